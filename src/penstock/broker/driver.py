@@ -214,15 +214,21 @@ class Driver:
         """Pass requests to JetStream's API to the gateway, which refuses them while the broker stops."""
         if self._stopped or self.gateway is None:
             return
-        self._have_api(partial(self.gateway.messages_received, calls, self.now()))
+        if self._have_api(partial(self.gateway.messages_received, calls, self.now())):
+            if (step := self._node.take()) is not None:
+                self.do(step)
+            return
         self._carry_out_messages()
 
-    def _have_api(self, take: Callable[[], None]) -> None:
-        """Have JetStream's API take an event: a bug in it costs neither messages nor the broker's other clients."""
+    def _have_api(self, take: Callable[[], bool | None]) -> bool | None:
+        """Have JetStream's API take an event, and return what it says: a bug in it costs neither messages nor the
+        broker's other clients.
+        """
         try:
-            take()
+            return take()
         except Exception:  # noqa: BLE001 (reported; the gateway has answered its caller, and gone on with the others)
             _log.exception("internal error (bug) in JetStream's API")
+            return None
 
     def link_event(self, event: LinkEvent) -> None:
         now = self.now()

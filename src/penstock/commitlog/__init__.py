@@ -39,7 +39,7 @@ from penstock.commitlog.live_subjects import LiveSubjectQueries
 from penstock.commitlog.log import Log, LogState
 from penstock.commitlog.repair import MissingRange, RepairError, SegmentRepair
 from penstock.commitlog.retention import Removal, Retention
-from penstock.commitlog.single_rows import FoundRow, row_at, rows_at
+from penstock.commitlog.single_rows import FoundRow, batches_at, row_at, rows_at
 from penstock.commitlog.subject_queries import SubjectQueries, check_subject_indexes, subject_rows
 from penstock.commitlog.subject_reads import SubjectRanges
 from penstock.commitlog.subjects.blocks import SubjectRow
@@ -90,6 +90,7 @@ __all__ = [
     "Survey",
     "TooManyRowsError",
     "TruncationTask",
+    "batches_at",
     "check_subject_indexes",
     "is_checkpoint_whole",
     "row_at",

@@ -75,6 +75,28 @@ def rows_at(view: LogView, offsets: Sequence[int], tell: Tell = lambda _: None) 
             yield row_at(view, offset, tell)
 
 
+def batches_at(view: LogView, offsets: Sequence[int], bytes_max: int) -> Iterator[tuple[BatchHeader, Buffer]]:
+    """Yield the batches of at most `bytes_max` that hold these offsets, which rise, as they are stored.
+
+    What is left out has to be read by `row_at`, which tells why. OSError, ColdError.
+    """
+    for _, group in groupby(offsets, view.segment_of):
+        these = [*group]
+        segment = view.segment_of(these[0]).latest
+        with (
+            contextlib.suppress(ReplacedError, LogCutError, RemoteError, CorruptionError, FileNotFoundError),
+            contextlib.closing(view.open_exactly(segment)) as file,
+        ):
+            extents = view.with_entries_of(
+                segment,
+                lambda _, entries: [extent_of(entries, one) for one in these],  # noqa: B023
+                file,
+            )
+            for extent in dict.fromkeys(extents):
+                if extent is not None and extent.size_bytes <= bytes_max:
+                    yield view.read_batch(segment, file, extent)
+
+
 def _of_segment(view: LogView, offsets: Sequence[int], tell: Tell) -> Iterator[FoundRow | None]:
     """Yield rows of small batches of one segment; None, and what is left out, have to be read one by one."""
     segment = view.segment_of(offsets[0]).latest

@@ -73,17 +73,33 @@ cdef class KeptRows:
     @cython.locals(
         rows=dict, metadata=bytes, body=Py_ssize_t, count=Py_ssize_t, nodes="const loose_int64*",
         buffers="const loose_int64*", offsets="const loose_int64*", times="const loose_int64*",
-        ends="const loose_int32*", bounds="const loose_int32*", subjects=Py_ssize_t, row=Py_ssize_t, begin=Py_ssize_t,
-        size=Py_ssize_t, one=KeptRow, key=bytes, value=bytes, headers=bytes, cell=bytes, column=int, nulls=int64_t,
-        at=Py_ssize_t, place=Py_ssize_t, validity=bytes,
+        ends="const loose_int32*", subjects=Py_ssize_t, row=Py_ssize_t, begin=Py_ssize_t, size=Py_ssize_t, one=KeptRow,
     )
     cpdef object store(self, object owner, object identity, object data, object layout)
+
+    @cython.locals(
+        metadata=bytes, body=Py_ssize_t, count=Py_ssize_t, nodes="const loose_int64*", buffers="const loose_int64*",
+        offsets="const loose_int64*", times="const loose_int64*", ends="const loose_int32*", subjects=Py_ssize_t,
+        number=Py_ssize_t, offset=int64_t, low=Py_ssize_t, high=Py_ssize_t, row=Py_ssize_t, name=bytes, one=KeptRow,
+    )
+    cpdef object keep_rows(
+        self, object owner, object identity, int64_t end, object data, object layout, list wanted, list names
+    )
 
     @cython.locals(size=int64_t)
     cdef object _measure(self, KeptRow one)
 
     @cython.locals(oldest=KeptRow)
     cdef object _evict(self)
+
+@cython.locals(
+    key=bytes, value=bytes, headers=bytes, column=int, nulls=int64_t, at=Py_ssize_t, validity=bytes,
+    bounds="const loose_int32*", place=Py_ssize_t, cell=bytes,
+)
+cdef object _take_row(
+    KeptRow one, object view, Py_ssize_t body, const loose_int64* nodes, const loose_int64* buffers, Py_ssize_t count,
+    Py_ssize_t row, int64_t offset, int64_t time_us
+)
 
 @cython.final
 cdef class SubjectGets:
@@ -92,6 +108,9 @@ cdef class SubjectGets:
     cdef bytearray places
 
     cpdef Py_ssize_t row(self, Py_ssize_t number) except -1
+
+    @cython.locals(found=SubjectGets, number=Py_ssize_t)
+    cpdef SubjectGets only(self, list numbers)
 
     @cython.locals(at=Py_ssize_t)
     cpdef bytes subject(self, MessageGroup group, Py_ssize_t number)

@@ -20,6 +20,7 @@ Those of a stream are answered as far as what is kept is certain; the others hav
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.hot import load, memory, places
@@ -161,30 +162,55 @@ class KeptRows:
             one = rows.get(memory.part(view, begin, begin + size))
             if one is None:
                 continue
-            key, value, headers = None, None, None
-            for column in range(1, 4):
-                nulls = nodes[2 * (_NUMBERS + column) + 1]
-                at = 2 * (_FIRST + 3 * column)
-                if nulls == count:
-                    continue
-                if nulls > 0:
-                    validity = memory.part(view, body + buffers[at] + (row >> 3), body + buffers[at] + (row >> 3) + 1)
-                    if not validity[0] >> (row & 7) & 1:
-                        continue
-                bounds = load.int32s(view, body + buffers[at + 2], count + 1)
-                place = body + buffers[at + 4]
-                cell = memory.part(view, place + bounds[row], place + bounds[row + 1])
-                if column == 1:
-                    key = cell
-                elif column == 2:
-                    value = cell
-                else:
-                    headers = cell
             one.identity = identity
             one.end = offsets[row] + 1
-            one.put(offsets[row], times[row], key, value, headers)
+            _take_row(one, view, body, nodes, buffers, count, row, offsets[row], times[row])
             self._measure(one)
         self._evict()
+
+    def keep_rows(
+        self,
+        owner: Any,
+        identity: object,
+        end: _int,
+        data: Any,
+        layout: MessageLayout,
+        wanted: list[int],
+        names: list[bytes],
+    ) -> None:
+        """Keep rows of a verified batch: those at the `wanted` offsets, as far as they are there and on these subjects.
+
+        `end`: no message below it is a later one of its subject. IndexError: the batch has no such layout.
+        """
+        view = memoryview(data).cast("B")
+        metadata = memory.part(view, 0, len(layout.template))
+        body = len(layout.template)
+        count = load.int64s(metadata, layout.rows_position, 1)[0]
+        nodes = load.int64s(metadata, layout.nodes_position, 2 * _NODES)
+        buffers = load.int64s(metadata, layout.buffers_position, 2 * _BUFFERS)
+        offsets = load.int64s_within(view, body + buffers[2 * _OFFSETS], count)
+        times = load.int64s_within(view, body + buffers[2 * _TIMESTAMPS], count)
+        ends = load.int32s(view, body + buffers[2 * (_FIRST + 1)], count + 1)
+        subjects = body + buffers[2 * (_FIRST + 2)]
+        if len(names) < len(wanted):
+            raise IndexError(f"{len(names)} subjects of {len(wanted)} rows")
+        for number in range(len(wanted)):
+            offset = wanted[number]
+            low, high = 0, count
+            while low < high:
+                row = (low + high) // 2
+                if offsets[row] < offset:
+                    low = row + 1
+                else:
+                    high = row
+            if low == count or offsets[low] != offset:
+                continue
+            name = names[number]
+            if memory.part(view, subjects + ends[low], subjects + ends[low + 1]) != name:
+                continue
+            one = KeptRow(owner, identity, name, end)
+            _take_row(one, view, body, nodes, buffers, count, low, offset, times[low])
+            self.keep(one)
 
     def _measure(self, one: KeptRow) -> None:
         size = _ENTRY_BYTES + len(one.subject)
@@ -210,6 +236,40 @@ class KeptRows:
                 self.drop(oldest)
 
 
+def _take_row(
+    one: KeptRow,
+    view: memoryview,
+    body: _int,
+    nodes: Sequence[int],
+    buffers: Sequence[int],
+    count: _int,
+    row: _int,
+    offset: _int,
+    time_us: _int,
+) -> None:
+    """Have `one` take a row of a batch."""
+    key, value, headers = None, None, None
+    for column in range(1, 4):
+        nulls = nodes[2 * (_NUMBERS + column) + 1]
+        at = 2 * (_FIRST + 3 * column)
+        if nulls == count:
+            continue
+        if nulls > 0:
+            validity = memory.part(view, body + buffers[at] + (row >> 3), body + buffers[at] + (row >> 3) + 1)
+            if not validity[0] >> (row & 7) & 1:
+                continue
+        bounds = load.int32s(view, body + buffers[at + 2], count + 1)
+        place = body + buffers[at + 4]
+        cell = memory.part(view, place + bounds[row], place + bounds[row + 1])
+        if column == 1:
+            key = cell
+        elif column == 2:
+            value = cell
+        else:
+            headers = cell
+    one.put(offset, time_us, key, value, headers)
+
+
 class SubjectGets:
     """Requests for the last messages of one stream's subjects, as places in their group's bytes."""
 
@@ -225,6 +285,16 @@ class SubjectGets:
         if not 0 <= number < self.count:
             raise IndexError(f"request {number} of {self.count}")
         return load.uint32(self.places, _PLACES * number)
+
+    def only(self, numbers: list[int]) -> SubjectGets:
+        """Return some of the requests."""
+        found = SubjectGets(self.stream)
+        for number in numbers:
+            if not 0 <= number < self.count:
+                raise IndexError(f"request {number} of {self.count}")
+            found.places += self.places[_PLACES * number : _PLACES * (number + 1)]
+            found.count += 1
+        return found
 
     def subject(self, group: MessageGroup, number: int) -> bytes:
         """Return the subject that a request is about."""

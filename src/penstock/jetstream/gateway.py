@@ -60,7 +60,7 @@ from penstock.jetstream.errors import (
 from penstock.jetstream.lookups import Lookups
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
 from penstock.jetstream.open_conversations import TIMEOUT_US, OpenConversations
-from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, ApiOwnership
+from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, ApiOwnership, PrefixOwnership
 from penstock.jetstream.partition_streams import (
     addressed,
     is_partition_stream,
@@ -87,7 +87,6 @@ _CALL_US, _LISTED_US = 250, 10  # of a request, and for each stream of a list
 _QUICK_US = {"CONSUMER.MSG.NEXT": 20}
 _NOTED_US = 40  # of a get that is looked up together with others
 _LISTS = frozenset({"STREAM.LIST", "STREAM.NAMES"})
-_DIRECT = "DIRECT.GET."
 UNCONFIRMED_MAX = 1_000
 """Requests that wait until this broker's image is confirmed, as CONVERSATIONS_MAX; others are refused."""
 _OF_ALL = frozenset({"INFO", "STREAM.LIST", "STREAM.NAMES", "STREAM.UPDATE"})
@@ -228,10 +227,16 @@ class Gateway:
         """True if the cluster has decided something that `tick` is to act on now."""
         return self._ownership.has_news
 
-    def messages_received(self, group: MessageGroup, now: Now) -> None:
-        """Take the API requests of one read of the NATS connection: they are served in turn, the first ones at once."""
+    def messages_received(self, group: MessageGroup, now: Now) -> bool:
+        """Take the API requests of one read of the NATS connection: they are served in turn, the first ones at once.
+
+        True: all were answered, and nothing follows but what is in the outbox.
+        """
+        if not self._queue and not self._is_stopping and self.lookups.answer_at_once(group, now):
+            return True
         self._add(group, 0, now)
         self._raise_bug()
+        return False
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
         """Take API requests that another broker passed on. Raise RemoteError (bad_request)."""
@@ -559,7 +564,9 @@ class Gateway:
     def _make_calls(self, rows: ApiRows, now: Now) -> None:
         """Take the plain gets, and make calls of the other rows."""
         try:
-            others: Iterable[int] = self.lookups.take_gets(rows, self._answered_prefixes(rows, now, _DIRECT), now)
+            others: Iterable[int] = self.lookups.take_gets(
+                rows, self._answering(rows, now), self.node.api_lease_us, now
+            )
         except Exception as bug:  # noqa: BLE001 (raised at the end of the event)
             self.note_bug(bug)
             others = range(rows.begin, rows.end)  # each by itself; some get a second answer, which clients ignore
@@ -570,11 +577,10 @@ class Gateway:
             except Exception as bug:  # noqa: BLE001 (raised at the end of the event; it waits for no answer)
                 self.note_bug(bug)
 
-    def _answered_prefixes(self, rows: ApiRows, now: Now, *operations: str) -> list[bytes]:
-        """Return how the subjects of operations begin under the prefixes whose requests may be answered now."""
+    def _answering(self, rows: ApiRows, now: Now) -> list[PrefixOwnership]:
+        """Return the prefixes whose requests may be answered now."""
         owners, lease_us = self._ownership.prefixes, self.node.api_lease_us
-        served = [prefix for prefix, owner in owners.items() if rows.hops or owner.may_answer(now, lease_us)]
-        return [f"{prefix}{operation}".encode() for prefix in served for operation in operations]
+        return [owner for owner in owners.values() if rows.hops or owner.may_answer(now, lease_us)]
 
     def _call(self, rows: ApiRows, row: int, now: Now) -> ApiCall | None:
         """Return the request of a row; None: it is none, and taken."""
@@ -597,8 +603,9 @@ class Gateway:
         As with answers, a broker whose lease has run out says nothing: another one may serve the API.
         """
         refused, probe = rows.end - rows.begin, PROBE_HEADER.encode()
-        prefixes = self._answered_prefixes(rows, now, "")
-        statuses = self._answered_prefixes(rows, now, *(f"{one}." for one in _OF_STATUSES))
+        names = [owner.prefix for owner in self._answering(rows, now)]
+        prefixes = [name.encode() for name in names]
+        statuses = [f"{name}{operation}.".encode() for name in names for operation in _OF_STATUSES]
         block, error = status(why.code, why.description), error_answer("ERROR", why.code, why.err_code, why.description)
         for first in range(rows.begin, rows.end, ROWS_AT_ONCE):
             end = min(first + ROWS_AT_ONCE, rows.end)

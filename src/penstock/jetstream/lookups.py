@@ -38,6 +38,7 @@ from penstock.batch import codec
 from penstock.batch.picking import PickedRow, RowPicker
 from penstock.hot.direct_answers import direct_answers, time_text
 from penstock.hot.kept_rows import SubjectGets, answer_kept, sort_gets
+from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows
 from penstock.jetstream.answers import json_answer, status
 from penstock.jetstream.api_call import HOPS_MAX, ApiCall, ApiSubject
@@ -59,6 +60,7 @@ from penstock.jetstream.errors import (
     too_many_requests,
     unreadable,
 )
+from penstock.jetstream.ownership import PrefixOwnership
 from penstock.jetstream.stream_config import KEPT
 from penstock.messages import (
     FindMessagesRequest,
@@ -69,6 +71,7 @@ from penstock.messages import (
     Response,
 )
 from penstock.metadata.image import StreamState
+from penstock.node.api.last_rows import KeptLasts
 from penstock.node.step import Payload
 
 if TYPE_CHECKING:
@@ -93,6 +96,8 @@ PATIENCE_US = 4_500_000
 """Clients wait for 5 s: what can be answered later than that is not asked again."""
 ASKED_AGAIN_MAX = 1_000
 """Requests to the node that wait to be asked again; each may be for all gets of a read."""
+AT_ONCE_MAX = 16
+"""Gets of one read that are tried to be answered without the queue; with more it costs little of each."""
 _RETRY_US = 50_000
 _CONFIGS_MAX = 1_000  # of which is known whether they allow direct gets
 _ALL = (">",)
@@ -140,6 +145,17 @@ class _GetAt(NamedTuple):
     subject: ApiSubject | None  # of STREAM.MSG.GET, which is answered as JSON
 
 
+class _Certain(NamedTuple):
+    """What gets are answered out of as long as the node has no event, until a time."""
+
+    owners: list[PrefixOwnership]
+    prefixes: list[bytes]
+    stream: bytes
+    kept: KeptLasts
+    event_count: int
+    until_us: int
+
+
 @dataclass(slots=True, eq=False)
 class _Batch:
     """A batch read under way."""
@@ -176,6 +192,7 @@ class Lookups:
         self._streams: dict[str, StreamState | None] = {}  # that the present read names
         self._direct: dict[StreamId, tuple[StreamConfig, bool]] = {}  # whether a config allows direct gets
         self._later: deque[tuple[int, Callable[[], None]]] = deque()  # what is asked again, and when
+        self._certain: _Certain | None = None
         self._asked = 0  # requests to the node without an answer
         self._gets_asked = 0  # gets in them
         self._running = 0  # batches
@@ -207,11 +224,57 @@ class Lookups:
         """Latest time at which `tick` must run."""
         return self._later[0][0] if self._later else None
 
-    def take_gets(self, rows: ApiRows, prefixes: list[bytes], now: Now) -> list[int]:
+    def answer_at_once(self, group: MessageGroup, now: Now) -> bool:
+        """Answer the requests of a read if they are few plain gets of the stream that was asked for last, and nothing
+        has happened since: so a lone get costs little. False: nothing was answered.
+        """
+        known, gateway = self._certain, self._gateway
+        if known is None or len(group) > AT_ONCE_MAX:
+            return False
+        kept = known.kept
+        is_same = gateway.node.event_count == known.event_count and now.elapsed_us < known.until_us
+        if not (is_same and all(owner.is_served for owner in known.owners)):
+            return False
+        found, others = sort_gets(group, 0, len(group), known.prefixes)
+        gets = found.get(known.stream)
+        if others or gets is None or len(found) > 1:
+            return False
+        pieces, left = self._answer_kept(gets, group, kept)
+        if left:
+            # Only of one: of several, those that are answered would be answered again.
+            found_now = self._look_up_now(gets, group, kept, left) if gets.count == 1 else None
+            if found_now is None:
+                return False
+            self._certain = known._replace(kept=found_now)
+            pieces, left = self._answer_kept(gets, group, found_now)
+            if left:
+                return False
+        for piece in pieces:
+            gateway.send(piece)
+        gateway.requests["DIRECT.GET"] += gets.count
+        gateway.took("DIRECT.GET", now.wall_us, gets.count)
+        return True
+
+    def _answer_kept(self, gets: SubjectGets, group: MessageGroup, kept: KeptLasts) -> tuple[list[bytes], list[int]]:
+        """Return the answers to gets of which it is certain in memory what the message is, and the other gets."""
+        lasts, payload_max = kept.lasts, self._gateway.payload_max
+        return answer_kept(gets, group, kept.rows, lasts.table, lasts.identity, kept.log_start, kept.end, payload_max)
+
+    def _look_up_now(
+        self, gets: SubjectGets, group: MessageGroup, kept: KeptLasts, numbers: list[int]
+    ) -> KeptLasts | None:
+        """Look up what gets are about, as many as the event loop does at once, unless the disk is needed."""
+        names = [gets.subject(group, number) for number in numbers[: limits.LASTS_ON_LOOP_MAX]]
+        return self._gateway.node.find_lasts(kept, names) if are_plain(names) else None
+
+    def take_gets(self, rows: ApiRows, owners: list[PrefixOwnership], until_us: int, now: Now) -> list[int]:
         """Take the plain gets: pass them on, answer those whose messages are certain in memory, and note those to be
         looked up. Return the other rows.
+
+        `owners`: of the prefixes that are answered, until then.
         """
         group, hops = rows.group, rows.hops
+        prefixes = [b"%bDIRECT.GET." % owner.prefix.encode() for owner in owners]
         found, others = sort_gets(group, rows.begin, rows.end, prefixes)
         for name, gets in found.items():
             stream = name.decode(errors="replace")
@@ -226,12 +289,18 @@ class Lookups:
             left: Sequence[int] = range(gets.count)
             kept = self._gateway.node.kept_lasts(state.stream_id, now, self._gateway.user)
             if kept is not None:
-                lasts, payload_max = kept.lasts, self._gateway.payload_max
-                shown = kept.log_start, kept.end
-                pieces, left = answer_kept(gets, group, kept.rows, lasts.table, lasts.identity, *shown, payload_max)
+                if not hops:
+                    count, until_us = self._gateway.node.event_count, min(until_us, kept.until_us)
+                    self._certain = _Certain(owners, prefixes, name, kept, count, until_us)
+                asked = gets.count
+                pieces, left = self._answer_kept(gets, group, kept)
+                if left and (found_now := self._look_up_now(gets, group, kept, left)) is not None:
+                    gets = gets.only(left)
+                    more, left = self._answer_kept(gets, group, found_now)
+                    pieces += more
                 for piece in pieces:
                     self._gateway.send(piece)
-                if count := gets.count - len(left):
+                if count := asked - len(left):
                     self._gateway.took("DIRECT.GET", rows.received_us, count)
             self._note(state, rows, gets, left)
         others.sort()

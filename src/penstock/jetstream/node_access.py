@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,6 +62,10 @@ class GatewayNode(Protocol):
         """Ask the metadata leader, so that `confirmed_us` soon is at least now; False if it was asked a moment ago."""
 
     @property
+    def event_count(self) -> int:
+        """Grows with all that may change what the node says, but for the time."""
+
+    @property
     def now(self) -> Now:
         """The time of the current event."""
 
@@ -79,6 +83,12 @@ class GatewayNode(Protocol):
         """Return the last messages of subjects that are in memory, of a stream that this broker leads.
 
         None: they have to be asked for by a request, which tells why.
+        """
+
+    def find_lasts(self, kept: KeptLasts, names: Sequence[bytes]) -> KeptLasts:
+        """Look few plain subjects up that `kept` is not certain of, which holds now; return it with what was found.
+
+        What is not found so has to be asked for by a request, which may read the disk, or tells why not.
         """
 
     def is_stored(self, subject: str) -> bool:

@@ -24,7 +24,7 @@ the step and carries it out. Nothing here blocks. One owner calls; disk work com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.access.handshake import Principal
@@ -78,6 +78,8 @@ class Node:
         self._is_stopped = False
         self._next_tick_us = 0
         self._is_due = True  # something has happened since the last follow-up
+        self.event_count = 0
+        """Grows with all that may change what this node says, but for the time."""
         # partitions that stored messages, each with its earlier committed_end: see `take`
         self._stored: list[tuple[Partition, int]] = []
         self._events = PartitionEvents()
@@ -158,6 +160,7 @@ class Node:
     def _begin(self, now: Now) -> None:
         """Begin an event. It finds no partition, and no role, that an earlier one of the same turn has ended."""
         self._context.now, self._is_due = now, True
+        self.event_count += 1
         self._dispatch_pressing_events()
 
     def give_up_queries(self) -> None:
@@ -244,6 +247,7 @@ class Node:
         The backlog needs no event to be dispatched before it: it goes by the partitions' states, which are up to date
         when an event is added. What it stores is followed up in the next turn of `take`, for `_stored` is not empty.
         """
+        self.event_count += 1
         stored, self._stored = self._stored, []
         for partition, committed_end in stored:
             if partition.when_idle is None:  # else the stream was deleted
@@ -392,6 +396,7 @@ class Node:
     def ask_metadata_leader(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
         """Ask the metadata leader, as this broker; `done` is called once, perhaps before this returns."""
         self._is_due = True
+        self.event_count += 1
         self._cluster.link.ask(request, done)
 
     @property
@@ -430,8 +435,19 @@ class Node:
         """
         if self._is_stopped:
             return None
-        self._at(now)
-        return self._lookups.kept_lasts(self._router.find, self.access.of(who), stream_id)
+        if self._events or not self._cluster.has_session(now):
+            self._at(now)
+        else:  # no event: nothing has to be followed up
+            self._context.now = now
+        kept = self._lookups.kept_lasts(self._router.find, self.access.of(who), stream_id)
+        return kept and kept._replace(until_us=min(kept.until_us, self._cluster.session_until_us))
+
+    def find_lasts(self, kept: KeptLasts, names: Sequence[bytes]) -> KeptLasts:
+        """Look few plain subjects up that `kept` is not certain of, which holds now; return it with what was found.
+
+        What is not found so has to be asked for by a request, which may read the disk, or tells why not.
+        """
+        return self._lookups.find_lasts(kept, names)
 
     def is_stored(self, subject: str) -> bool:
         """Return if a stream stores messages on this subject without wildcards."""

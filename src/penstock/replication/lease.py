@@ -27,6 +27,8 @@ from penstock.base import limits
 from penstock.base.ids import BrokerId
 
 _LEASE_US = limits.LEADER_LEASE_MS * 1_000
+NEVER_US = 2**63 - 1
+"""A time that does not come."""
 
 
 class RegisteredBroker(Protocol):
@@ -94,6 +96,19 @@ class HeldPromises:
             if not any(now_us < one.until_us and index >= one.applied_index for one in held):
                 return False
         return True
+
+    def covered_until(self, successors: Collection[BrokerId], index: int) -> int:
+        """Return the elapsed time until which `cover` is true and `to_ask` empty, if nothing is heard; 0: not now."""
+        until_us = NEVER_US
+        for broker_id in successors:
+            held = self._held.get(broker_id, ())
+            ends_us = [one.until_us for one in held if index >= one.applied_index]
+            if not ends_us or broker_id in self._refused_us:
+                return 0
+            until_us = min(until_us, max(ends_us))
+            if broker_id not in self._asked_us:
+                until_us = min(until_us, held[0].until_us - _LEASE_US // 2)
+        return until_us
 
     def to_ask(self, successors: Collection[BrokerId], now_us: int) -> list[BrokerId]:
         """Return the brokers to be asked now: half of their last promise is over, or they gave none."""

@@ -86,11 +86,12 @@ def _codec() -> Any:
 class SubjectRows:
     """Subjects in byte order, each once, in memory: a block, or a sum of rows."""
 
-    __slots__ = ("_ends", "_text", "batch")
+    __slots__ = ("_ends", "_spans", "_text", "batch")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         """`batch` has the columns of `schema`."""
         self.batch = batch
+        self._spans: tuple[memoryview, memoryview] | None = None  # first and last offsets, once they were asked for
         _, ends, text = batch.column(0).buffers()
         first = batch.column(0).offset
         count = batch.num_rows
@@ -121,12 +122,13 @@ class SubjectRows:
         """Return the first and the last offset of those subjects that are there."""
         found: dict[bytes, OffsetSpan] = {}
         count = len(self)
-        numbers: list[memoryview] = []
         for one in subjects:
             row = self.at_or_behind(one)
             if row < count and self.subject(row) == one:
-                numbers = numbers or [self._numbers(column) for column in (2, 3)]
-                found[one] = OffsetSpan(numbers[0][row], numbers[1][row])
+                if self._spans is None:
+                    self._spans = self._numbers(2), self._numbers(3)
+                firsts, lasts = self._spans
+                found[one] = OffsetSpan(firsts[row], lasts[row])
         return found
 
     def _numbers(self, column: int) -> memoryview:

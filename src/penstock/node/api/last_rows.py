@@ -13,18 +13,24 @@ certain is looked for in the table of offsets, then searched for.
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from penstock.base import limits
+from penstock.base.errors import PenstockError
 from penstock.base.ids import PartitionKey
+from penstock.batch.codec import LAYOUT
 from penstock.batch.picking import PickedRow
+from penstock.commitlog import LiveSubjectQueries, LogView, batches_at, row_at
 from penstock.hot.kept_rows import AT, CERTAIN, KeptRow, KeptRows, kept_state
 from penstock.hot.subject_table import SubjectTable
 from penstock.ingest.last_sequences import LastSequences
+from penstock.node.api.kept_batches import KeptBatches
 from penstock.node.partition.partition import Partition
+from penstock.vfs.page_cache import ColdError
 
 
 class KnownRows(NamedTuple):
@@ -38,10 +44,12 @@ class KnownRows(NamedTuple):
 class KeptLasts(NamedTuple):
     """Kept messages of one partition at one time, for answers out of it (`hot.kept_rows.answer_kept`)."""
 
+    partition: Partition
     rows: dict[bytes, KeptRow]  # by subject
     lasts: LastSequences
     log_start: int
     end: int  # of the messages that tell the last ones
+    until_us: int = 0  # all this holds until this elapsed time, unless the node has an event before
 
 
 class _Places(NamedTuple):
@@ -57,6 +65,7 @@ class LastRows:
 
     def __init__(self) -> None:
         self._rows = KeptRows(limits.LAST_ROWS_BYTES_MAX)
+        self._batches = KeptBatches(limits.LAST_BATCHES_BYTES_MAX)
         self._places: dict[PartitionKey, _Places] = {}
 
     def _places_of(self, partition: Partition, lasts: LastSequences) -> SubjectTable:
@@ -78,12 +87,72 @@ class LastRows:
         return None if lasts.is_compacted else lasts
 
     def kept(self, partition: Partition) -> KeptLasts | None:
-        """Return all that is kept of a partition; None: nothing."""
-        rows = self._rows.of(partition.key)
-        lasts = None if rows is None else self._lasts_of(partition)
-        if rows is None or lasts is None:
+        """Return all that is kept of a partition; None: nothing can be kept of it now."""
+        if (lasts := self._lasts_of(partition)) is None:
             return None
-        return KeptLasts(rows, lasts, partition.log_start, partition.lasts_end)
+        rows = self._rows.of(partition.key)
+        return KeptLasts(partition, {} if rows is None else rows, lasts, partition.log_start, partition.lasts_end)
+
+    def find(self, kept: KeptLasts, names: Sequence[bytes]) -> KeptLasts:
+        """Look plain subjects up, as far as the page cache has what is read for them, and keep their last messages.
+
+        `kept` holds now; return it with them. The others are for a request, which reads the disk, or tells why not.
+        """
+        partition, lasts = kept.partition, kept.lasts
+        lasts.kept = self._rows
+        with contextlib.suppress(PenstockError, OSError):
+            view = partition.live_view()
+            vfs = view.vfs.cached(reads_max=limits.CACHED_READS_MAX, bytes_max=limits.LASTS_BYTES_MAX)
+            if vfs is not None and len(view.segments) <= limits.CACHED_SEGMENTS_MAX:
+                self._find(kept, names, view.reading(vfs))
+        rows = self._rows.of(partition.key)
+        return kept._replace(rows={} if rows is None else rows)
+
+    def _find(self, kept: KeptLasts, names: Sequence[bytes], view: LogView) -> None:
+        """ColdError: the disk is needed for the rest. PenstockError, OSError: a request will tell."""
+        rows, lasts, owner = self._rows, kept.lasts, kept.partition.key
+        places, table = self._places_of(kept.partition, lasts), lasts.table
+        found, unknown = dict[int, bytes](), list[bytes]()
+        for name in names:
+            last = table.find(name, 0, len(name))
+            if last < 0 and (last := places.find(name, 0, len(name))) < kept.log_start:
+                unknown.append(name)
+            elif kept.log_start <= last < kept.end:  # else an earlier one is the last, or none
+                found[last] = name
+        if unknown:
+            searched = LiveSubjectQueries(view, kept.end, _refuse_summing).last_of_many(unknown)
+            absent = [name for name, last in zip(unknown, searched, strict=True) if last < 0]
+            for name in absent:
+                rows.keep(KeptRow(owner, lasts.identity, name, kept.end))
+            present = {last: name for name, last in zip(unknown, searched, strict=True) if last >= 0}
+            found |= present
+            if present and kept.end >= table.known_from:
+                _note(places, [*present.values()], [*present])
+        left = self._keep_of_batches(kept, found, view)
+        for offset in left[: limits.FOUND_ON_LOOP_MAX]:
+            if (one := row_at(view, offset)) is not None and one.row.subject == found[offset]:
+                row = KeptRow(owner, lasts.identity, found[offset], kept.end)
+                row.put(offset, one.row.timestamp_us, one.row.key, one.row.value, one.row.headers)
+                rows.keep(row)
+
+    def _keep_of_batches(self, kept: KeptLasts, wanted: dict[int, bytes], view: LogView) -> list[int]:
+        """Keep messages at these offsets, each with its subject, out of small batches; return the other offsets."""
+        key, identity = kept.partition.key, kept.lasts.identity
+        left = list[int]()
+        for offset in sorted(wanted):
+            data = self._batches.find(key, identity, offset)
+            if data is None:
+                left.append(offset)
+            else:
+                self._rows.keep_rows(key, identity, kept.end, data, LAYOUT, [offset], [wanted[offset]])
+        read = batches_at(view, left, limits.LAST_BATCH_BYTES_MAX) if left else ()
+        for header, data in read:
+            self._batches.keep(key, identity, header.base_offset, header.end_offset, data)
+            these = [one for one in left if header.base_offset <= one < header.end_offset]
+            left = [one for one in left if one >= header.end_offset or one < header.base_offset]
+            names = [wanted[one] for one in these]
+            self._rows.keep_rows(key, identity, kept.end, data, LAYOUT, these, names)
+        return left
 
     def known(self, partition: Partition, subjects: Sequence[str], end: int) -> KnownRows | None:
         """Return what is known of plain subjects; None: nothing can be kept of this partition now."""
@@ -125,7 +194,9 @@ class LastRows:
                 kept.put(row.offset, row.timestamp_us, row.key, row.value, row.headers)
             self._rows.keep(kept)
         if end >= lasts.table.known_from:
-            _note(self._places_of(partition, lasts), [row for row in found.values() if row is not None])
+            present = [row for row in found.values() if row is not None]
+            places = self._places_of(partition, lasts)
+            _note(places, [row.subject or b"" for row in present], [row.offset for row in present])
 
 
 def _row(kept: KeptRow) -> PickedRow | None:
@@ -135,10 +206,15 @@ def _row(kept: KeptRow) -> PickedRow | None:
     return PickedRow(kept.offset, kept.timestamp_us, kept.subject, kept.key, kept.value, kept.headers)
 
 
-def _note(table: SubjectTable, found: Sequence[PickedRow]) -> None:
+def _note(table: SubjectTable, names: list[bytes], offsets: list[int]) -> None:
     """Record where the last messages of their subjects are."""
-    if found:
-        names = [row.subject or b"" for row in found]
-        ends, offsets = array("i", accumulate(map(len, names), initial=0)), array("q", [row.offset for row in found])
-        table.take(memoryview(ends), memoryview(b"".join(names)), memoryview(offsets), 0, len(found))
+    if names:
+        ends = array("i", accumulate(map(len, names), initial=0))
+        table.take(memoryview(ends), memoryview(b"".join(names)), memoryview(array("q", offsets)), 0, len(names))
         table.written()
+
+
+def _refuse_summing(size_bytes: int) -> None:
+    """Rows are summed up by subject, which takes long."""
+    if size_bytes:
+        raise ColdError("rows are summed up by a disk thread")

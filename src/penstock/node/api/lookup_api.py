@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -242,7 +242,14 @@ class LookupApi:
         is_known = partition.lasts_end >= partition.committed_end
         if not is_known or partition.visible.applied.refusal or not self._leases.is_certain(partition):
             return None
-        return self._last_rows.kept(partition)
+        kept = self._last_rows.kept(partition)
+        if kept is None or not auth.is_open:  # the rights of a user may end with time
+            return kept
+        return kept._replace(until_us=self._leases.certain_until(partition))
+
+    def find_lasts(self, kept: KeptLasts, names: Sequence[bytes]) -> KeptLasts:
+        """Look up plain subjects that `kept`, which holds now, is not certain of; see `LastRows.find`."""
+        return self._last_rows.find(kept, names)
 
     def find_messages(self, call: Call, partition: Partition, request: FindMessagesRequest) -> None:
         """Return messages by subject. RemoteError bad_request, not_yet; unsupported_version below level 0.4."""

@@ -492,14 +492,23 @@ class Cluster:
             self.registration.tick(now)
         self.check_session(now)
 
+    def has_session(self, now: Now) -> bool:
+        """True if `check_session` has nothing to do."""
+        is_heard = self.quorum.leader == self._heard_leader and now.elapsed_us < self._heard_until_us
+        return is_heard and not self.controlled_shutdown.is_under_way
+
+    @property
+    def session_until_us(self) -> int:
+        """Elapsed time until which `has_session` stays true without an event."""
+        return self._heard_until_us
+
     def check_session(self, now: Now) -> None:
         """Check before each decision whether this broker's session may have ended: the process may have slept."""
+        if self.has_session(now):  # the usual case
+            self._looked_us = now.elapsed_us
+            return
         leader = self.quorum.leader
-        if leader == self._heard_leader:
-            if now.elapsed_us < self._heard_until_us and not self.controlled_shutdown.is_under_way:  # the usual case
-                self._looked_us = now.elapsed_us
-                return
-        else:  # let the new leader know at once that this broker is live
+        if leader != self._heard_leader:  # let the new leader know at once that this broker is live
             self._heard_leader = leader
             self.registration.heartbeat_now()
         self.controlled_shutdown.check_progress()

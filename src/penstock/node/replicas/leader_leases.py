@@ -34,7 +34,7 @@ from penstock.node.partition.partition import Partition
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.security.access import Call
 from penstock.replication.leader import Leadership
-from penstock.replication.lease import GivenPromises, HeldPromises
+from penstock.replication.lease import NEVER_US, GivenPromises, HeldPromises
 
 _LEASE_US = limits.LEADER_LEASE_MS * 1_000
 _WAIT_US = limits.LEASE_WAIT_MS * 1_000
@@ -162,6 +162,17 @@ class LeaderLeases:
         if self._can_come(successors, now_us):
             self._ask(successors, now_us)
         return self._holds(successors, now_us)
+
+    def certain_until(self, partition: Partition) -> int:
+        """Return the elapsed time until which `is_certain` is true and asks for nothing, if nothing is heard."""
+        leadership = partition.leadership
+        if leadership is None or partition.is_mute:
+            return 0
+        if not partition.is_replicated or not self._context.image.has_feature(LEADER_LEASE):
+            return NEVER_US
+        if self._cluster.registration.is_leaving:
+            return 0
+        return self._held.covered_until(leadership.successors, self._context.image.index)
 
     def _holds(self, successors: Collection[BrokerId], now_us: int) -> bool:
         """True if this broker has the lease of a partition that these may lead next."""

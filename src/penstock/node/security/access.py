@@ -307,6 +307,11 @@ class Authorization:
         return not self._access.is_guarded or self.who == THE_BROKER or self.is_admin
 
     @property
+    def is_open(self) -> bool:
+        """True if anybody may do everything, whatever the time."""
+        return not (self._access.is_guarded or self._access.requires_proof)
+
+    @property
     def is_admin(self) -> bool:
         """True if the caller is an administrator."""
         return self._judge().is_admin
