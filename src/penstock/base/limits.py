@@ -489,6 +489,7 @@ DECIDED_ROWS_AT_ONCE = 65_536  # of a stream with a limit by subject, in one mar
 DECIDED_BYTES_AT_ONCE = 16 * MIB  # of a log that is read to decide on its rows at once
 DECISIONS_RUNNING_MAX = 2  # partitions that are decided on at a time, in disk threads; the others take turns
 DECISION_PAUSE_MS = 10  # from one to the next in a partition, unless a request waits: 100 synced marks a second at most
+DECISION_PAUSE_MS_MAX = 50  # the same while no reader here has asked for more than is shown, and no message waits
 DECISION_MEMORY_ROWS_MAX = 500_000  # last rows of subjects kept by leaders, of all partitions: 100 MB
 DECISION_WAITERS_MAX = 4_096  # requests per broker that wait until what was committed before is decided on
 DECISION_WAIT_MS = 5_000

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, starmap
+from itertools import chain
 from operator import add
 
 from penstock.base import limits
@@ -128,7 +128,8 @@ class LiveRows:
         rows = mark.rows.between(self.log_start, limits.OFFSET_MAX)
         # To count all that is hidden takes longer than to look up a few rows.
         is_small = rows.count <= _FEW_ROWS
-        before = sum(starmap(self.hidden.count_in, rows.runs())) if is_small else self.hidden.count
+        few = (offset for run in rows.runs() for offset in range(*run)) if is_small else ()
+        before = sum(offset in self.hidden for offset in few) if is_small else self.hidden.count
         self.hidden |= rows
         if mark.is_secure:
             self.secure |= mark.rows.between(self.files_start, limits.OFFSET_MAX)

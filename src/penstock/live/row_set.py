@@ -306,7 +306,7 @@ class RowSet:
                     if not isinstance(held, int):  # a full span has it already, and is copied later
                         mine = box if small is other else held
                         if before is None or united is None or before.box_of(first) is not mine:
-                            spans.add_union(first, held, box)
+                            spans.add_union(first, held, box, large.counts[at])
                         else:
                             united.add_chunk(first, spans)
                         at += 1
@@ -466,16 +466,16 @@ class _Spans:
         found.counts += source.counts[start:stop]
         self._end = _end_of(found.firsts[-1], found.boxes[-1])
 
-    def add_runs(self, chunk: int, runs: array[int]) -> None:
-        """Add a chunk of these runs, which do not touch each other; none: nothing."""
+    def add_runs(self, chunk: int, runs: array[int], count: int | None = None) -> None:
+        """Add a chunk of these runs, which do not touch each other; none: nothing. `count`: members, if known."""
         if not runs:
             return
         if len(runs) == 2 and runs[0] == 0 and runs[1] == _LOW:
             self.add(chunk, 1)
         elif len(runs) <= 2 * _RUNS_MAX:
-            self.add(chunk, runs)
+            self.add(chunk, runs, count)
         else:
-            self.add(chunk, bytes(_dense_of(runs)))
+            self.add(chunk, bytes(_dense_of(runs)), count)
 
     def add_int(self, chunk: int, bits: int) -> None:
         """Add a chunk of these bits; none: nothing."""
@@ -483,21 +483,21 @@ class _Spans:
             self.add(chunk, 1)
         elif bits:
             if (bits & ~(bits << 1)).bit_count() > _RUNS_MAX:
-                self.add(chunk, bits.to_bytes(_DENSE_BYTES, "little"))
+                self.add(chunk, bits.to_bytes(_DENSE_BYTES, "little"), bits.bit_count())
             else:
                 self.add(chunk, _runs_of(bits))
 
-    def add_union(self, chunk: int, one: Box, other: Box) -> None:
-        """Add a chunk with the members of both boxes, of which none is full."""
+    def add_union(self, chunk: int, one: Box, other: Box, one_count: int) -> None:
+        """Add a chunk with the members of both boxes, of which none is full; `one_count`: members of `one`.
+
+        A few runs are put into a copy of many: each mark of a lone message does that.
+        """
         if isinstance(one, array) and isinstance(other, array):
-            pairs = sorted([*_run_list(one), *_run_list(other)])
-            runs = array("H")
-            for first, last in pairs:
-                if runs and first <= runs[-1] + 1:
-                    runs[-1] = max(runs[-1], last)
-                else:
-                    runs.extend((first, last))
-            self.add_runs(chunk, runs)
+            if len(one) < len(other):
+                one, other, one_count = other, one, _count(other)
+            runs = one[:]
+            count = one_count + sum(_put_run(runs, *run) for run in _run_list(other))
+            self.add_runs(chunk, runs, count)
         else:
             assert not isinstance(one, int)
             assert not isinstance(other, int)
@@ -603,6 +603,19 @@ def _members_below(runs: array[int], end: int) -> int:
     return found + end - runs[place - 1] if place & 1 else found
 
 
+def _put_run(runs: array[int], first: int, last: int) -> int:
+    """Add the members from `first` to `last`; return how many are new."""
+    start = bisect_left(runs, first - 1) & ~1  # the first run that ends at `first` - 1 or behind it
+    stop = (bisect_right(runs, last + 1) + 1) & ~1  # the first one that begins behind `last` + 1
+    if start == stop:
+        runs[start:stop] = array("H", (first, last))
+        return last - first + 1
+    joined = runs[start:stop]
+    first, last = min(first, joined[0]), max(last, joined[-1])
+    runs[start:stop] = array("H", (first, last))
+    return last - first + 1 - _count(joined)
+
+
 def _count(box: Partial) -> int:
     if isinstance(box, bytes):
         return _int_of(box).bit_count()
@@ -611,6 +624,8 @@ def _count(box: Partial) -> int:
 
 def _int_of(box: Partial) -> int:
     """Return a number whose bit i says if i is a member."""
+    if isinstance(box, array) and len(box) == 2:  # of a lone message: a bitmap takes longer
+        return ((1 << (box[1] - box[0] + 1)) - 1) << box[0]
     return int.from_bytes(box if isinstance(box, bytes) else _dense_of(box), "little")
 
 

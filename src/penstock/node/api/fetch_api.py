@@ -232,6 +232,7 @@ class FetchApi:
         # A slice that ends before what is shown is as long as it can be.
         is_cut = found is not None and found.end_offset < read.visible_end
         is_all = found is not None and request.end is not None and found.end_offset >= request.end
+        read.partition.visible.is_awaited |= missing_bytes > 0 and not is_cut and not is_all
         # So does a reader of hidden rows: it is told where to go on.
         if missing_bytes <= 0 or is_cut or is_all or read.is_final or isinstance(found, Masked):
             if found is not None and request.is_projected:

@@ -6,6 +6,7 @@ up to where it has decided. Readers see the rows behind that once the mark is co
 commits meanwhile is decided on together. A new leader goes on where the committed marks end; it finds in its log what
 it needs to know of earlier rows. A decision that fails is tried again every second, and readers wait.
 One begins DECISION_PAUSE_MS after the one before at the earliest, unless a request waits: each costs a synced mark.
+While nobody here asks for more than is shown, it is DECISION_PAUSE_MS_MAX: lone messages share a decision.
 
     committed → read → marked → mark committed: shown
         ▲                              │
@@ -47,6 +48,7 @@ from penstock.replication.leader import Leadership
 
 _RETRY_US = 1_000_000
 _PAUSE_US = limits.DECISION_PAUSE_MS * 1_000
+_PAUSE_US_MAX = limits.DECISION_PAUSE_MS_MAX * 1_000
 _WAIT_US = limits.DECISION_WAIT_MS * 1_000
 _SOON = (ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH)  # not worth a notice
 
@@ -75,6 +77,11 @@ class _Deciding:
         self.waits_for_event = False  # what it lacks may be there before `retry_us`
 
 
+def _resume_us(one: _Deciding) -> int:
+    """Return when a pause ends, elapsed time."""
+    return one.begun_us + (_PAUSE_US if one.partition.visible.is_awaited else _PAUSE_US_MAX)
+
+
 class _Waiter(NamedTuple):
     caller: Hashable
     user: str  # the user whose share it takes
@@ -96,7 +103,7 @@ class RowDecisions:
         self._queue: deque[_Deciding] = deque()  # due, while DECISIONS_RUNNING_MAX others run
         self._running = 0
         self._budget = TableBudget(limits.SUBJECT_TABLE_SLOTS_MAX)
-        self._paused: dict[_Deciding, int] = {}  # until when, elapsed time
+        self._paused: dict[_Deciding, None] = {}  # see `_resume_us`
         self._waiters: dict[Hashable, _Waiter] = {}
         self._shares = FairShares()  # shares of them
         self._is_stopped = False
@@ -174,6 +181,7 @@ class RowDecisions:
             hides_gaps=rollups and not self._hidden.has_rollups(partition),
         )
         one.is_busy, one.begun_us = True, self._context.now.elapsed_us
+        partition.visible.is_awaited = False
         self._running += 1
 
         def done(error: Exception | None) -> None:
@@ -204,10 +212,9 @@ class RowDecisions:
             one.memory.forget(limits.DECISION_MEMORY_ROWS_MAX // len(self._deciding or (one,)))
         if not self._is_current(one):
             return
-        until_us = one.begun_us + _PAUSE_US
-        is_awaited = any(waiter.partition is one.partition for waiter in self._waiters.values())
-        if until_us > self._context.now.elapsed_us and not (is_cut or is_awaited):
-            self._paused[one] = until_us
+        is_asked = any(waiter.partition is one.partition for waiter in self._waiters.values())
+        if _resume_us(one) > self._context.now.elapsed_us and not (is_cut or is_asked):
+            self._paused[one] = None
         self.check(one.partition)
 
     def _retry(self, one: _Deciding, error: Exception | None) -> None:
@@ -251,7 +258,9 @@ class RowDecisions:
         deadline_us = self._context.now.elapsed_us + _WAIT_US
         self._shares.add(user)
         self._waiters[call.caller] = _Waiter(call.caller, user, partition, end, deadline_us, done)
-        if (one := self._deciding.get(partition)) is not None and self._paused.pop(one, None) is not None:
+        one = self._deciding.get(partition)
+        if one is not None and one in self._paused:
+            del self._paused[one]
             self.check(partition)
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
@@ -282,14 +291,14 @@ class RowDecisions:
 
     def resume(self, now_us: int) -> None:
         """Begin the decisions whose pause is over; `now_us` is elapsed time."""
-        for one in [one for one, until_us in self._paused.items() if until_us <= now_us]:
+        for one in [one for one in self._paused if _resume_us(one) <= now_us]:
             del self._paused[one]
             self.check(one.partition)
 
     @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `resume` must run."""
-        return min(self._paused.values()) if self._paused else None
+        return min(map(_resume_us, self._paused), default=None)
 
     def tick(self, now_us: int) -> None:
         """Try again what has failed, and fail what has waited for too long; `now_us` is elapsed time."""

@@ -645,14 +645,18 @@ class Partition:
 
     def _awaits_rollups(self, lasts: LastSequences) -> bool:
         """True if rollups below a table are not applied yet, so that what they replace would be counted."""
-        return self.needs_decisions and self.visible_end < min(lasts.table.known_from, self.rolled_up_end)
+        awaits = self.needs_decisions and self.visible_end < min(lasts.table.known_from, self.rolled_up_end)
+        self.visible.is_awaited |= awaits
+        return awaits
 
     def _may_grow(self, limit: RowLimit) -> bool:
         """True if there may be room once it is decided what the last messages replace."""
         if not self.needs_decisions:
             return False
         is_rolled_up = self.visible_end < self.rolled_up_end
-        return is_rolled_up or limit.may_grow(self.log, self.log_start, self.visible_end)
+        may_grow = is_rolled_up or limit.may_grow(self.log, self.log_start, self.visible_end)
+        self.visible.is_awaited |= may_grow
+        return may_grow
 
     def _may_be_full(self, message: bytearray, count: int) -> bool:
         """True if subjects tell whether a batch is stored: they refuse it, or make room for it."""

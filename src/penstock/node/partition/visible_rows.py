@@ -44,14 +44,15 @@ _NOTHING = AppliedMarks()
 class VisibleRows:
     """Rows of one log that are shown."""
 
-    __slots__ = ("_bytes", "_sample", "_seen_end", "_shown_us", "applied", "known_marks", "needs_decisions",
-                 "shown_marks")  # fmt: skip
+    __slots__ = ("_bytes", "_sample", "_seen_end", "_shown_us", "applied", "is_awaited", "known_marks",
+                 "needs_decisions", "shown_marks")  # fmt: skip
 
     def __init__(self) -> None:
         self.applied = _NOTHING
         # ends of the companion log's rows that were applied, and of those that are known: they wait for rows here
         self.shown_marks = self.known_marks = 0
         self.needs_decisions = False  # readers are shown only what a leader has decided on: limit by subject, rollups
+        self.is_awaited = False  # a reader or a message has waited for more since the last decision began
         self._seen_end = 0  # readers were shown rows up to there before they were decided on
         self._bytes = 0
         # an end, of which companion log's rows, and the time: what was committed by then is below that end

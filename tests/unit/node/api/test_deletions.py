@@ -313,7 +313,7 @@ def test_marks_are_encoded_read_and_applied_in_disk_threads(on_loop: list[object
     for _ in range(3):
         broker.publish("lasts.a", b"one")
     broker.settle()
-    broker.tick(limits.DECISION_PAUSE_MS)
+    broker.tick(limits.DECISION_PAUSE_MS_MAX)
     broker.settle()
     assert [row.offset for row in broker.read("lasts")] == [2]
     assert not on_loop

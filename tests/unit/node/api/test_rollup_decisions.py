@@ -55,7 +55,7 @@ def publish(broker: Broker, *messages: str) -> None:
 def decide(broker: Broker) -> None:
     for _ in range(2):
         broker.settle()
-        broker.tick(limits.DECISION_PAUSE_MS)
+        broker.tick(limits.DECISION_PAUSE_MS_MAX)
     broker.settle()
 
 
@@ -111,7 +111,7 @@ def test_readers_are_not_shown_a_rollup_before_it_has_taken_effect() -> None:
     assert offsets(broker) == [0, 1]
     broker.hung = (DecideRows,)
     publish(broker, "a sub")
-    broker.tick(limits.DECISION_PAUSE_MS)
+    broker.tick(limits.DECISION_PAUSE_MS_MAX)
     partition = partition_of(broker)
     assert (partition.committed_end, partition.visible_end) == (3, 2)
     caller = broker.request(GetRequest(stream_id=broker.stream_id("orders"), subject="orders.a"))

@@ -52,7 +52,7 @@ def decide(broker: Broker) -> None:
     broker.hung = ()
     for _ in range(2):
         broker.settle()
-        broker.tick(limits.DECISION_PAUSE_MS)
+        broker.tick(limits.DECISION_PAUSE_MS_MAX)
     broker.settle()
 
 
@@ -105,7 +105,7 @@ def undecided(limit: int = 1) -> Broker:
     assert offsets(broker) == [0, 1]
     broker.hung = (DecideRows,)
     publish(broker, *"ab")
-    broker.tick(limits.DECISION_PAUSE_MS)
+    broker.tick(limits.DECISION_PAUSE_MS_MAX)
     return broker
 
 
@@ -285,7 +285,7 @@ def test_a_decision_by_the_limit_before_leaves_no_subject_without_its_last_messa
     assert offsets(broker) == [0, 1]
     broker.hung = (DecideRows,)
     broker.publish("orders.a", b"1", b"2", b"3")
-    broker.tick(limits.DECISION_PAUSE_MS)
+    broker.tick(limits.DECISION_PAUSE_MS_MAX)
     broker.request(AlterStreamRequest(name="orders", changes={"max_messages_per_subject": 1}))
     broker.turn()
     assert partition_of(broker).stream.config.subject_limit == 1

@@ -33,7 +33,7 @@ def values(broker: Broker) -> list[bytes | None]:
     """What readers are shown once all that is committed is decided on."""
     for _ in range(2):
         broker.turn()
-        broker.tick(limits.DECISION_PAUSE_MS)
+        broker.tick(limits.DECISION_PAUSE_MS_MAX)
     return broker.values("orders")
 
 

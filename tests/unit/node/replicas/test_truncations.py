@@ -195,6 +195,6 @@ def test_messages_that_are_not_decided_on_are_not_kept_in_place_of_others() -> N
     assert broker.refusal(request).code == ErrorCode.NOT_YET
     for _ in range(2):
         broker.settle()
-        broker.tick(limits.DECISION_PAUSE_MS)
+        broker.tick(limits.DECISION_PAUSE_MS_MAX)
     assert kept(broker, 3, before=7).log_start == 0
     assert kept(broker, 2, before=7).log_start == 1
