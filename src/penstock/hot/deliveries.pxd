@@ -117,6 +117,7 @@ cdef class Cursor:
     cdef Py_ssize_t wanted_count
     cdef readonly int64_t resume_offset
     cdef readonly int stop
+    cdef Py_ssize_t out_end
 
     cpdef object want(self, bytes wanted, int64_t resume_offset)
 
@@ -140,6 +141,9 @@ cdef class Cursor:
     ) except -1
 
     cdef object _drop(self)
+
+    @cython.locals(count=int64_t, pull=Pull)
+    cdef int _widen(self, bytearray out, Py_ssize_t need, int64_t rows_left, Py_ssize_t bytes_max) except -1
 
     @cython.locals(size=Py_ssize_t)
     cdef Py_ssize_t _reply_size(self, DecodedRows rows, Py_ssize_t row, int64_t pending) except -1

@@ -238,7 +238,7 @@ class Cursor:
 
     __slots__ = (
         "current", "delivered", "delivered_us", "due_us", "filter", "finished", "headers_only", "last_offset",
-        "last_us", "low_room", "messages_left", "next_offset", "payload_max", "pending", "prefix", "pulls",
+        "last_us", "low_room", "messages_left", "next_offset", "out_end", "payload_max", "pending", "prefix", "pulls",
         "resume_offset", "room", "stop", "wanted", "wanted_at", "wanted_count",
     )  # fmt: skip
 
@@ -266,6 +266,7 @@ class Cursor:
         self.wanted_count = 0
         self.resume_offset = 0
         self.stop = _TOOK_ALL
+        self.out_end = 0  # of the frames in the memory that is being filled
 
     def want(self, wanted: bytes, resume_offset: _int) -> None:
         """Deliver only these offsets below `resume_offset`, and from there on what the filter says."""
@@ -294,12 +295,17 @@ class Cursor:
         if rows.begin_offset > self.next_offset:
             raise IndexError(f"rows from {rows.begin_offset} on for a cursor at {self.next_offset}")
         self.current = self.pulls[0] if self.pulls else None
+        self.out_end = len(out)
         row = self._next_row(rows, rows.row_of(self.next_offset))
-        while row < rows.count:
+        stop = _TOOK_ALL
+        while row < rows.count and stop == _TOOK_ALL:
             stop = self._send(rows, row, out, bytes_max, now_us)
-            if stop != _TOOK_ALL:
-                return stop
-            row = self._next_row(rows, row + 1)
+            if stop == _TOOK_ALL:
+                row = self._next_row(rows, row + 1)
+        if self.out_end < len(out):
+            memory.cut(out, self.out_end)
+        if stop != _TOOK_ALL:
+            return stop
         self.next_offset = max(self.next_offset, rows.end_offset)
         if self.messages_left <= 0 or self.current is None:
             return _EXHAUSTED
@@ -357,9 +363,12 @@ class Cursor:
         if block_size:
             need += memory.decimal_digits(block_size) + 1
         need += memory.decimal_digits(block_size + value_size) + 2 + block_size + value_size + 2
-        if len(out) and len(out) + need > bytes_max:
+        at = self.out_end
+        if at and at + need > bytes_max:
             return _FULL
-        at = memory.widen(out, need)
+        if at + need > len(out):
+            self._widen(out, need, rows.count - row, bytes_max)
+        self.out_end = at + need
         target = out
         at = self._put_line(target, at, rows, row, pending, block_size, block_size + value_size)
         if is_cut:
@@ -376,6 +385,15 @@ class Cursor:
             self.pulls.rotate(-1)
             self.current = self.pulls[0]
         return _TOOK_ALL
+
+    def _widen(self, out: bytearray, need: _int, rows_left: _int, bytes_max: _int) -> None:
+        """Make room for a frame, and for as many more of its size as may follow: each move would copy all before it."""
+        pull = self.current
+        assert pull is not None
+        count = min(rows_left, self.messages_left)
+        if len(self.pulls) == 1:
+            count = min(count, max(1, pull.batch))
+        memory.widen(out, self.out_end + max(need, min(need * count, bytes_max - self.out_end)) - len(out))
 
     def _reply_size(self, rows: DecodedRows, row: _int, pending: _int) -> int:
         """Return the bytes of the reply subject before its `@`."""

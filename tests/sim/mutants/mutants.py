@@ -28,7 +28,6 @@ _COMPANIONS = "penstock.node.replicas.companions"
 _SUBJECTS = "penstock.commitlog.subject_queries"
 _DECISIONS = "penstock.node.api.row_decisions"
 _ROW_LIMIT = "penstock.node.partition.row_limit"
-_READERS = "penstock.jetstream.readers.table"
 _FEATURES = "penstock.metadata.feature_versions"
 
 
@@ -981,9 +980,9 @@ MUTANTS_OF_GATEWAY = (
     ),
     Mutant(
         "a reader skips the message behind a chunk",
-        _READERS,
-        "            cursor.next_offset = max(cursor.next_offset, chunk.end)\n        self._send(out)\n",
-        "            cursor.next_offset = max(cursor.next_offset, chunk.end + 1)\n        self._send(out)\n",
+        "penstock.jetstream.readers.running.serving",
+        "            cursor.next_offset = max(cursor.next_offset, chunk.end)\n        self._output.send(out)\n",
+        "            cursor.next_offset = max(cursor.next_offset, chunk.end + 1)\n        self._output.send(out)\n",
     ),
     Mutant(
         "a reader begins behind the message that it asks for",
@@ -1012,7 +1011,7 @@ MUTANTS_OF_GATEWAY = (
     ),
     Mutant(
         "a deleted reader is sent what comes later",
-        _READERS,
+        "penstock.jetstream.readers.running.registry",
         "        for _ in feed.unfollow([reader.cursor for reader in readers if reader.place is Place.FOLLOWING]):\n"
         "            pass\n",
         "",

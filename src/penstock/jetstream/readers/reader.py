@@ -184,6 +184,12 @@ class Reader:
     def is_paused(self, wall_us: int) -> bool:
         return wall_us < self.config.pause_us
 
+    def is_inactive(self, now_us: int) -> bool:
+        """True if no client has wanted its messages for so long that it is to end."""
+        if self.inactive_us is None or self.pulls:
+            return False
+        return now_us >= self.inactive_us + self.config.inactive_us
+
     @property
     def wants(self) -> bool:
         """True if a client waits for messages."""

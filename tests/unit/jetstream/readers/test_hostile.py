@@ -17,6 +17,7 @@ from penstock.jetstream import gateway
 from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.readers import feed, table
 from penstock.jetstream.readers.reader import Reader
+from penstock.jetstream.readers.running import counts, row_reads, schedule
 from penstock.messages import AlterStreamRequest, AlterStreamResponse, CreateUserRequest
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.companions import Companions
@@ -122,7 +123,7 @@ def pull_all(broker: ReaderBroker, names: list[str], *more: bytes) -> None:
 
 
 def test_who_waits_for_a_read_goes_on_when_another_one_has_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "FETCHES_MAX", 1)
+    monkeypatch.setattr(row_reads, "FETCHES_MAX", 1)
     broker = started(6)
     for name, subject in (("a", "s.0"), ("b", "s.1"), ("c", "s.1"), ("d", "s.1"), ("e", "s.1")):
         broker.consumer("s", name, filter_subjects=[subject, "s.none"])
@@ -131,7 +132,7 @@ def test_who_waits_for_a_read_goes_on_when_another_one_has_read_it(monkeypatch: 
 
 
 def test_many_counts_at_once_are_no_recursion(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "COUNTS_MAX", 1)
+    monkeypatch.setattr(counts, "COUNTS_MAX", 1)
     monkeypatch.setattr(gateway, "SLICE_US", 1_000_000)  # all pulls and the purge at once
     broker = started(6)
     names = [f"c{number}" for number in range(400)]
@@ -211,7 +212,7 @@ def test_a_consumer_needs_the_right_to_read(rule: Rule, policy: str) -> None:
 
 
 def test_requests_without_a_subscriber_are_found_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "INBOXES_LOOKED_AT", 2)
+    monkeypatch.setattr("penstock.jetstream.readers.running.inboxes.INBOXES_LOOKED_AT", 2)
     broker = started(0)
     broker.consumer("s", "c", inactive_threshold=600 * S)
     inboxes = [broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1}) for _ in range(5)]
@@ -227,7 +228,7 @@ def test_requests_without_a_subscriber_are_found_piece_by_piece(monkeypatch: pyt
 
 
 def test_one_turn_looks_at_few_of_the_readers_that_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "DUE_MAX", 2)
+    monkeypatch.setattr(schedule, "DUE_MAX", 2)
     broker = started(0)
     for number in range(7):
         broker.consumer("s", f"c{number}", deliver_subject=f"got.{number}", idle_heartbeat=S)

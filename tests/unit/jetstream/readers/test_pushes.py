@@ -67,7 +67,7 @@ def test_one_read_of_the_log_serves_all_who_follow() -> None:
     before = len(broker.steps)
     broker.publish("s.x", b"v")
     assert len(broker.delivered()) == 50
-    reads = [work for step in broker.steps[before:] for work in step.disk if "_decode" in work.run.__qualname__]
+    reads = [work for step in broker.steps[before:] for work in step.disk if "RowReads.decode" in work.run.__qualname__]
     assert len(reads) == 1
 
 

@@ -1,0 +1,150 @@
+"""One reader's turn: it is sent what is in memory, up to a share; otherwise it waits for what it needs."""
+
+from __future__ import annotations
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.hot import deliveries as hot
+from penstock.jetstream.gateway import Gateway
+from penstock.jetstream.readers.chunks import Chunk
+from penstock.jetstream.readers.feed import Feed
+from penstock.jetstream.readers.reader import Place, Reader
+from penstock.jetstream.readers.running.counts import Counts
+from penstock.jetstream.readers.running.inboxes import Inboxes
+from penstock.jetstream.readers.running.output import Output
+from penstock.jetstream.readers.running.registry import ReaderRegistry
+from penstock.jetstream.readers.running.row_reads import RowReads
+from penstock.jetstream.readers.running.schedule import Schedule
+from penstock.node.partition.partition import Shown
+
+SHARE_BYTES = 256 * limits.KIB
+"""Frames for one reader in its turn."""
+_EARLY_US = 2_000  # until a request is looked at again whose inbox is not known yet
+
+
+class Serving:
+    """Serves readers."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        registry: ReaderRegistry,
+        *,
+        schedule: Schedule,
+        inboxes: Inboxes,
+        output: Output,
+        reads: RowReads,
+        counts: Counts,
+    ) -> None:
+        self._gateway = gateway
+        self._registry = registry
+        self._schedule = schedule
+        self._inboxes = inboxes
+        self._output = output
+        self._reads = reads
+        self._counts = counts
+
+    def serve(self, reader: Reader, now: Now) -> None:
+        """Send what is in memory, up to a share; otherwise say what the reader waits for."""
+        feed = self._registry.feed_of(reader)
+        cursor = reader.cursor
+        shown = feed.look()
+        if shown is None:
+            self._registry.lose(feed)
+            return
+        reader.place = Place.IDLE
+        wanted = self._wanted(reader, now) if reader.pulls else hot.UNLIMITED
+        if not wanted or not reader.wants:
+            return
+        if reader.is_paused(now.wall_us):
+            self._output.send_all(reader.at_end(now.elapsed_us))  # as if nothing were there
+            return
+        cursor.next_offset = max(cursor.next_offset, shown.log_start)
+        if cursor.next_offset < cursor.resume_offset:
+            cursor.next_offset = cursor.next_wanted()
+        if cursor.wanted and cursor.next_offset >= cursor.resume_offset:
+            cursor.want(b"", 0)  # up to 8 MB, for as long as it lives
+        if cursor.next_offset >= feed.tail_end:
+            self._at_tail(feed, reader, shown, now)
+            return
+        if not self._counts.is_counted(feed, reader):
+            self._counts.count(reader)
+            return
+        chunk = feed.find(reader)
+        if chunk is None:
+            self._reads.fetch(feed, reader)
+            return
+        reader.counts = 0
+        reader.grant(now.elapsed_us)
+        cursor.messages_left = min(cursor.messages_left, wanted)
+        self._send(feed, reader, chunk, now)
+        if reader.place is Place.READY or 2 * cursor.next_offset > chunk.begin + chunk.end:
+            self._reads.read_ahead(feed, reader, chunk)
+
+    def _send(self, feed: Feed, reader: Reader, chunk: Chunk, now: Now) -> None:
+        """Send the rows of a chunk, as far as the reader may be sent some."""
+        cursor = reader.cursor
+        cursor.payload_max = self._gateway.payload_max
+        out = bytearray()
+        stop = hot.TOOK_ALL
+        for rows in chunk.rows:
+            if rows.end_offset <= cursor.next_offset:
+                continue
+            before = rows.delivered, rows.cut
+            stop = cursor.fill(rows, out, min(SHARE_BYTES, max(1, self._output.left_bytes)), now.elapsed_us)
+            self._output.note(feed, rows, *before)
+            if stop not in (hot.TOOK_ALL, hot.LOW):
+                break
+        else:
+            cursor.next_offset = max(cursor.next_offset, chunk.end)
+        self._output.send(out)
+        self.stopped(feed, reader, stop, now)
+
+    def _wanted(self, reader: Reader, now: Now) -> int:
+        """Return how many messages the next requests may be sent."""
+        wanted, is_early = self._inboxes.ready_pulls(reader, now)
+        if is_early:
+            self._schedule.sleep(reader, now.elapsed_us + _EARLY_US)
+        return hot.UNLIMITED if wanted == len(reader.pulls) else wanted
+
+    def take_back(self, reader: Reader, now: Now) -> None:
+        """Note what the cursor has sent, and end the requests that are finished."""
+        reader.take_back((now.wall_us, now.elapsed_us))
+        for end in reader.ends():
+            self._output.send(end)
+
+    def stopped(self, feed: Feed, reader: Reader, stop: int, now: Now) -> None:
+        """Go on after the cursor has stopped."""
+        self.take_back(reader, now)
+        self._output.send(reader.flow_frame(feed.name))
+        if stop == hot.NO_ROOM:
+            if (room_us := reader.room_us()) is not None:
+                self._schedule.sleep(reader, max(room_us, now.elapsed_us + 1_000))
+            elif reader.ahead_bytes < reader.window_bytes:
+                self._schedule.ready(reader)
+            return
+        if stop == hot.TOO_EARLY:
+            self._schedule.sleep(reader, now.elapsed_us + 1_000)
+            return
+        if reader.wants:
+            self._schedule.ready(reader)
+
+    def _at_tail(self, feed: Feed, reader: Reader, shown: Shown, now: Now) -> None:
+        """The reader has all that has been taken from the tail."""
+        if shown.end > feed.tail_end or reader.cursor.next_offset > feed.tail_end:
+            reader.counted_under = None  # rows that it does not want would be counted
+            if reader.cursor.next_offset >= shown.end:
+                self._output.send_all(reader.at_end(now.elapsed_us))
+            if reader.wants:
+                feed.behind.append(reader)  # rows are on the way, or it begins later
+                reader.place = Place.WAITING
+            return
+        reader.is_paced = False
+        self._output.send_all(reader.at_end(now.elapsed_us))
+        if not reader.wants:
+            return
+        reader.grant(now.elapsed_us)
+        reader.cursor.payload_max = self._gateway.payload_max
+        reader.place = Place.FOLLOWING
+        self._inboxes.watch(reader)
+        feed.follow(reader)
