@@ -179,12 +179,15 @@ async def test_a_broker_that_joined_another_cluster_meanwhile_is_found_out(clust
             await client.get("a", 1, timeout=0.5)
 
 
-@each_change
-async def test_which_cluster_it_is_is_asked_until_a_broker_knows(cluster: FakeCluster) -> None:
+async def test_which_cluster_it_is_is_asked_until_a_broker_knows(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster[1].hello["cluster_id"] = ""
     async with penstock.aio.connect(cluster[1].address) as client:
+        monkeypatch.setattr("penstock.client.link.link._CONNECT_AGAIN_S", 20.0)  # no time for a second question
         with pytest.raises(penstock.Unavailable, match="has not joined its cluster yet"):
-            await client.cluster_id(timeout=0.5)
+            await client.cluster_id(timeout=20.0)
+        monkeypatch.setattr("penstock.client.link.link._CONNECT_AGAIN_S", 0.01)
         asked = 0
 
         async def join(count: int) -> None:
