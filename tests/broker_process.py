@@ -214,6 +214,11 @@ class BrokerProcess(Child):
             return
         self._launch([sys.executable, "-W", "error", *self.program, *arguments], self.environment, self._before_exec)
 
+    @property
+    def is_ready(self) -> bool:
+        """True once the process, since its last start, has said that it is ready."""
+        return self.stdout is not None and _READY.search(self.stdout.text) is not None
+
     def start(self) -> None:
         """Start the process and wait until it is ready."""
         self.launch()

@@ -9,16 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import hot_modes
 from tests.costs import Costs, file_of_costs
 from tests.extent import SEEDED_BY_CODE, code_seed, examples, why_left_out
 
-# No deadline: the duration of an example depends on the machine more than on the code. A failing example is printed
-# as a decorator that replays it, for machines without the example database.
-settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=examples(100))
+# No deadline, and no check of how fast examples are made: both durations depend on the machine more than on the code.
+# A failing example is printed as a decorator that replays it, for machines without the example database.
+settings.register_profile(
+    "penstock",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+    max_examples=examples(100),
+)
 settings.load_profile("penstock")
 
 

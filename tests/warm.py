@@ -87,6 +87,23 @@ def penstock(
     return _started(["penstock"], ["-m", "penstock"], arguments, environment, text=text, cwd=cwd, stdin=stdin)
 
 
+def run(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: str | None = None,
+    timeout_s: float = 120.0,
+) -> subprocess.CompletedProcess[str]:
+    """Run `penstock …` to its end, with that on stdin, or without stdin; return its exit code and output."""
+    pipe = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+    with penstock(arguments, environment, text=True, stdin=pipe) as running:
+        try:
+            out, err = running.communicate(stdin, timeout=timeout_s)
+        finally:
+            running.kill()  # nothing, if it has ended
+    return subprocess.CompletedProcess(arguments, running.returncode, out, err)
+
+
 def python(program: str, environment: Mapping[str, str], *, cwd: Path | None = None) -> subprocess.Popen[Any]:
     """Run `python -c PROGRAM` without stdin, with pipes for its output; forked if the environment permits."""
     return _started([_PROGRAM], ["-c"], [program], environment, text=True, cwd=cwd, stdin=subprocess.DEVNULL)

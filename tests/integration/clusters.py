@@ -17,13 +17,54 @@ from nats.js.errors import NoStreamResponseError
 
 from penstock import Credentials, aio
 from penstock.base.errors import PenstockError
-from penstock.messages import PartitionInfo, StatusResponse
+from penstock.messages import MetadataRequest, PartitionInfo, StatusResponse
 from tests.broker_process import DEADLINE_S, BrokerProcess, NatsProcess, eventually, running_nats
 from tests.integration.publishers import connected_to
 from tests.ports import free_ports
 
 _ACK_TIMEOUT_S = 0.2
 _PAUSE_S = 0.005
+
+
+class Observers:
+    """A client for each broker, which stays connected while a test waits.
+
+    A login takes 0.2 s of CPU (PASSWORD_ITERATIONS). A new one for each look keeps a core busy, and the brokers from
+    what the test waits for.
+    """
+
+    def __init__(self, brokers: dict[int, BrokerProcess]) -> None:
+        self._brokers = brokers
+        self._clients: dict[int, aio.Client] = {}
+
+    async def __aenter__(self) -> Observers:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for client in self._clients.values():
+            await client.close()
+
+    async def status(self, number: int) -> StatusResponse | None:
+        """Return the status of that broker; None if it does not answer."""
+        with suppress(PenstockError, OSError):
+            client = await self._client(number)
+            return await client.status(server=self._brokers[number].client_address, timeout=2.0)
+        return None
+
+    async def partition(self, stream: str, asked: int) -> PartitionInfo | None:
+        """Return the metadata of a stream's first partition as exactly that broker knows it; None if it does not."""
+        with suppress(PenstockError, OSError):
+            client = await self._client(asked)
+            address = self._brokers[asked].client_address
+            answer = await client._link.ask_at(address, MetadataRequest(names=(stream,)), 2.0)
+            if answer is not None and answer.streams:
+                return answer.streams[0].partitions[0]
+        return None
+
+    async def _client(self, number: int) -> aio.Client:
+        if (client := self._clients.get(number)) is None:
+            client = self._clients[number] = await self._brokers[number].client()
+        return client
 
 
 class ClusterProcesses:
@@ -107,37 +148,41 @@ class ClusterProcesses:
 
     async def status(self, number: int) -> StatusResponse | None:
         """Return the status of that broker; None if it does not answer."""
-        with suppress(PenstockError, OSError):
-            async with self.client(number) as client:
-                return await client.status(timeout=2.0)
-        return None
+        async with Observers(self.brokers) as observers:
+            return await observers.status(number)
 
     async def all_live(self) -> StatusResponse:
         """Wait until all running brokers report each other as live, and the same metadata leader."""
         running = {number for number, broker in self.brokers.items() if broker.is_running}
 
+        async def are_ready() -> bool:
+            return all(self.brokers[number].is_ready for number in running)
+
         async def look() -> StatusResponse | None:
-            states = [await self.status(number) for number in sorted(running)]
+            states = [await observers.status(number) for number in sorted(running)]
             leaders = {None if state is None else state.metadata_leader for state in states}
             if len(leaders) != 1 or None in leaders:
                 return None
             live = [{one.broker_id for one in state.brokers if one.is_live} for state in states if state is not None]
             return states[0] if all(one == running for one in live) else None
 
-        return await eventually(look, f"brokers {running} are live")
+        await eventually(are_ready, f"brokers {running} are ready")
+        async with Observers(self.brokers) as observers:
+            return await eventually(look, f"brokers {running} are live")
 
     async def all_vote(self) -> None:
         """Wait until all running brokers report each other as voters."""
         running = {number for number, broker in self.brokers.items() if broker.is_running}
 
         async def look() -> bool:
-            states = [await self.status(number) for number in sorted(running)]
+            states = [await observers.status(number) for number in sorted(running)]
             return all(
                 state is not None and {one.broker_id for one in state.brokers if one.votes} == running
                 for state in states
             )
 
-        await eventually(look, f"brokers {running} vote")
+        async with Observers(self.brokers) as observers:
+            await eventually(look, f"brokers {running} vote")
 
     async def metadata_leader(self) -> int:
         """Return the id of the metadata leader."""
@@ -163,10 +208,11 @@ class ClusterProcesses:
         """Wait until that broker reports `members` as the ISR."""
 
         async def look() -> PartitionInfo | None:
-            part = await self.partition(stream, asked)
+            part = await observers.partition(stream, asked)
             return part if part is not None and set(part.isr) == members else None
 
-        return await eventually(look, f"the ISR of {stream} is {members}", timeout_s)
+        async with Observers(self.brokers) as observers:
+            return await eventually(look, f"the ISR of {stream} is {members}", timeout_s)
 
 
 @contextmanager

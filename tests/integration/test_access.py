@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +20,7 @@ from penstock.base.errors import ErrorCode, PenstockError
 from penstock.client.users import nkey_credential, password_credential, rule, token_credential
 from penstock.messages import AuthenticateRequest, HelloRequest, MetadataRequest, PeerHelloRequest, RaftRequest
 from penstock.wire.bodies import refusal_in
+from tests import warm
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.cli_process import command
 from tests.extent import each_change, needs_time
@@ -356,17 +356,8 @@ async def test_logins_that_are_begun_and_left_are_counted_and_told(broker) -> No
 
 def penstock(broker: BrokerProcess, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """The program, as the administrator."""
-    command = [sys.executable, "-m", "penstock", "--server", broker.client_address]
-    credentials = ("--credentials", str(broker.data_dir / "admin.credentials"))
-    return subprocess.run(
-        [*command, *credentials, *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        env=broker.environment,
-        check=False,
-        timeout=60,
-    )
+    options = ("--server", broker.client_address, "--credentials", str(broker.data_dir / "admin.credentials"))
+    return warm.run([*options, *arguments], broker.environment, stdin=stdin)
 
 
 @each_change

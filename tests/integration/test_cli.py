@@ -19,7 +19,8 @@ from typer.testing import CliRunner, Result
 
 from penstock.broker.supervision.child import ReadyLine, parse_ready, serving
 from penstock.hot import is_compiled
-from tests.broker_process import running_broker
+from tests import warm
+from tests.broker_process import broker_environment, running_broker
 from tests.cli_app import app
 from tests.extent import each_change, needs_time
 
@@ -627,16 +628,10 @@ def test_help_is_quick() -> None:
 
 def completed(line: str, server: str) -> list[str]:
     """What the shell offers at the end of a line."""
-    environment = {
-        **os.environ,
-        "PENSTOCK_SERVER": server,
-        "_PENSTOCK_COMPLETE": "complete_bash",
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(line.count(" ")),
-    }
-    done = subprocess.run(PENSTOCK, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+    more = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    done = warm.run([], broker_environment({"PENSTOCK_SERVER": server, **more}))
     assert not done.stderr, done.stderr
-    return done.stdout.decode().split()
+    return done.stdout.split()
 
 
 @needs_time
@@ -666,9 +661,8 @@ def test_doctor_looks_at_its_data_directories_first(run: Run, tmp_path: Path) ->
 @needs_time
 def test_names_of_groups_are_completed(broker: ReadyLine, stream: str) -> None:
     group = f"readers-of-{stream}"
-    environment = {**os.environ, "PENSTOCK_SERVER": broker.client}
-    reads = [*PENSTOCK, "group", "reset", group, stream, "--to", "latest", "--yes"]
-    done = subprocess.run(reads, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+    reads = ["group", "reset", group, stream, "--to", "latest", "--yes"]
+    done = warm.run(reads, broker_environment({"PENSTOCK_SERVER": broker.client}))
     assert done.returncode == 0, done.stderr
     for line in ("group show {}", "group reset {}", "group delete {}", "read orders --group {}"):
         assert completed(f"penstock {line.format(group[:-3])}", broker.client) == [group]

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.broker.security.nats_credentials import TlsFiles, parse_nats_urls
 from penstock.client.users import password_credential, rule
 from penstock.doctor.permissions import Nats, judge_permissions
+from tests import warm
 from tests.broker_process import BrokerProcess, NatsProcess, broker_environment, running_broker, running_nats
 from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
@@ -60,17 +60,11 @@ def as_on_the_page(folder: Path) -> list[str]:
 
 async def examine(server: str, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
     """Run `penstock doctor`: its exit code and what it found."""
-    command = [sys.executable, "-W", "error", "-c", "from penstock.cli import main; main()", "doctor", "--json"]
-    process = await asyncio.create_subprocess_exec(
-        *(*command, "--server", server, *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=broker_environment({}),
-    )
-    out, err = await process.communicate()
-    assert out, err.decode()
-    assert not err, err.decode()
-    return process.returncode or 0, json.loads(out)["findings"]
+    words = ["doctor", "--json", "--server", server, *arguments]
+    done = await asyncio.to_thread(warm.run, words, broker_environment({}))
+    assert done.stdout, done.stderr
+    assert not done.stderr, done.stderr
+    return done.returncode, json.loads(done.stdout)["findings"]
 
 
 def told(findings: list[dict[str, Any]], check: str) -> list[tuple[str, str]]:
@@ -402,11 +396,7 @@ async def test_brokers_that_restarted_one_after_the_other_left_no_time_in_which_
     assert not [text for text in told_of if "the broker was stopped" in text], told_of
 
 
-async def test_without_a_broker_it_says_so(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from penstock.cli import main; main()", "doctor", "--server", "127.0.0.1:1"]
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, env=broker_environment({})
-    )
-    _, err = await process.communicate()
-    assert process.returncode == 1
-    assert b"no broker answers at 127.0.0.1:1" in err
+async def test_without_a_broker_it_says_so() -> None:
+    done = await asyncio.to_thread(warm.run, ["doctor", "--server", "127.0.0.1:1"], broker_environment({}))
+    assert done.returncode == 1
+    assert "no broker answers at 127.0.0.1:1" in done.stderr

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.broker_process import broker_environment, running_broker, running_nats
 from tests.certificates import Authority
 from tests.deployments import compose, dockerfile
@@ -18,14 +17,7 @@ from tests.ports import ports_in_a_row
 def probed(command: list[str], **environment: str) -> tuple[int, str]:
     """The exit code of the command, and what it says."""
     assert command[0] == "penstock"
-    done = subprocess.run(
-        [sys.executable, "-m", *command],
-        env=broker_environment(environment),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = warm.run(command[1:], broker_environment(environment))
     return done.returncode, (done.stdout + done.stderr).strip()
 
 

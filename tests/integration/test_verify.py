@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from penstock import aio
 from penstock.batch.schema import SCHEMA_BYTES
-from tests.broker_process import DEADLINE_S, eventually, running_nats
+from tests import warm
+from tests.broker_process import DEADLINE_S, broker_environment, eventually, running_nats
 from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses
 
-_MAIN = (sys.executable, "-W", "error", "-m", "penstock")
 _ROWS = 20  # of one append
 
 
@@ -40,13 +40,8 @@ class Said(NamedTuple):
 
 async def verify(*arguments: object) -> Said:
     """What the command says; the test's own loop goes on meanwhile."""
-
-    def run() -> Said:
-        words = [*_MAIN, "verify", *map(str, arguments)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False)
-        return Said(done.returncode, done.stdout, done.stderr)
-
-    return await asyncio.to_thread(run)
+    done = await asyncio.to_thread(warm.run, ["verify", *map(str, arguments)], broker_environment({}))
+    return Said(done.returncode, done.stdout, done.stderr)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from random import Random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.base import limits
@@ -131,7 +131,7 @@ class _Run:
         self.model.settled(self.told())
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60))
 @given(todo=st.lists(actions, max_size=25))
 def test_what_is_told_is_what_was_committed(todo: list[tuple[str, object]]) -> None:
     run = _Run()
