@@ -206,6 +206,10 @@ class EncryptedFile:
             self._inner.sync()
             self._header_is_lost = False
 
+    def _write_header_again(self) -> None:
+        """Write the header over itself: a failed sync may have lost it, and later ones skip what is not written."""
+        self._inner.write_at(0, self._inner.read_at(0, AREA_BYTES))
+
     def _add(self, tail: Tail, data: Buffer) -> None:
         """Append behind the last record."""
         opener = self._known()
@@ -243,8 +247,8 @@ class EncryptedFile:
         if end <= tail.end and self.read_at(position, len(data)) == data:
             if opener is None:
                 return  # the content is unreadable in any case
-            if position == 0:  # this may repair a failed sync, which could have lost the header
-                self._inner.write_at(0, self._inner.read_at(0, AREA_BYTES))
+            if position == 0:
+                self._write_header_again()
             blocks = Blocks(opener, self._inner, 1)
             first, last = blocks.find(position) or 0, blocks.find(max(position, end - 1))
             stop = blocks.size if last is None or end == tail.end else place_of(last + 1)
@@ -260,9 +264,12 @@ class EncryptedFile:
         tail = self._writable()
         opener = self._known()
         if length == 0:
-            # The key stays: a crash could lose a rewritten header.
+            # The key stays: a crash could lose another header.
             self._drop_header()
-            stays = 0 if opener is None else AREA_BYTES
+            stays = 0
+            if opener is not None:
+                self._write_header_again()
+                stays = AREA_BYTES
             if self._inner.size() > stays:  # otherwise it is new, and no sync is needed
                 self._drop(stays)
             self._tail = NEW

@@ -544,3 +544,22 @@ def test_what_comes_behind_the_zeros_of_a_file_without_its_header_is_found() -> 
     again = encrypted(memory).open("f.secret")
     assert again.size() == file.size() == size + 4
     assert again.read_at(size - 1, 9) == b"\0more"
+
+
+@pytest.mark.parametrize("has_records", [True, False])
+def test_a_file_that_is_begun_again_after_a_failed_sync_keeps_its_header(has_records: bool) -> None:
+    """The failed sync has lost the header, which can still be read: the next one must write it."""
+    memory = MemoryVfs()
+    file = encrypted(memory).open("f.secret", create=True)
+    file.write_at(0, b"before")
+    if not has_records:
+        memory.open("f.secret").truncate(form.AREA_BYTES)
+    memory.fail_sync("f.secret")
+    file.close()
+    memory.sync_dir("")
+
+    again = encrypted(memory).open("f.secret", create=True)
+    again.truncate(0)
+    again.write_at(0, b"after")
+    again.sync()
+    assert all_of(encrypted(memory.crash_clone(Keep.SYNCED)).open("f.secret")) == b"after"
