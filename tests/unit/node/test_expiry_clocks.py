@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from tests.unit.node.harness import Broker, Clock
+from tests.unit.node.harness import Clock
 from tests.unit.node.members import Brokers, formed
 from tests.unit.node.test_delete_markers import BUCKET, go_on, marked, publish, rows, started
 from tests.unit.node.test_markers_of_replicas import bucket, keys, put
