@@ -387,7 +387,8 @@ def test_markers_are_not_new_messages_where_a_subject_refuses_these() -> None:
     assert marked(broker) == ["a", "b"]
 
 
-def test_many_subjects_at_once_take_several_bounded_rounds() -> None:
+def test_many_subjects_at_once_take_several_bounded_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EXPIRED_SUBJECT_ROWS_AT_ONCE", 400)
     broker = started(**BUCKET)
     count = limits.EXPIRED_SUBJECT_ROWS_AT_ONCE + 100
     for number in range(count):

@@ -8,13 +8,26 @@ from __future__ import annotations
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from tests.unit.node.harness import Broker, Clock
+from tests.unit.node.harness import Clock
 from tests.unit.node.members import Brokers, formed
 from tests.unit.node.test_delete_markers import BUCKET, go_on, marked, publish, rows, started
 from tests.unit.node.test_markers_of_replicas import bucket, keys, put
 from tests.unit.node.test_survey_marks import partition
 
 HOUR_MS = 3_600_000
+
+
+def test_the_time_of_a_marker_is_within_a_second_behind_the_end_of_its_message() -> None:
+    broker = started(**BUCKET)
+    for number in range(5):
+        publish(broker, f"{number}", b"gone", f"Nats-TTL: {2 + number}")
+        go_on(broker, 130, 10)
+    go_on(broker, 8_000)
+    (log,) = [one.log for one in broker.node._partitions.values() if one.stream.name == "orders"]
+    times = [header.max_timestamp_us for header, _ in log.view().batches(0, log.log_end) for _ in range(header.count)]
+    assert len(times) == 10
+    late_us = [times[5 + number] - times[number] - (2 + number) * 1_000_000 for number in range(5)]
+    assert all(0 <= one < 1_000_000 for one in late_us), late_us
 
 
 def test_a_clock_that_steps_forward_is_heard_of_within_a_minute() -> None:

@@ -1,4 +1,4 @@
-"""Times to live that are scattered over a log: each message goes in its second, and blocks are not read again for it."""
+"""Times to live that are scattered over a log: each message goes in its second, and no block is read again for it."""
 
 from __future__ import annotations
 

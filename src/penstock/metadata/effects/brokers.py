@@ -89,7 +89,7 @@ def raise_feature_level(
 
 
 def gaining_companions(image: ClusterImage, level: FeatureLevel) -> list[StreamState]:
-    """Return the streams that get companion logs at that level: the leaders decide on rollups from then on, by marks."""
+    """Return the streams that get companion logs at that level: leaders decide on rollups from then on, by marks."""
     if level < LEADER_DECIDES.level:
         return []
     return [state for state in image.streams.values() if state.config.allow_rollup and not state.has_companion]

@@ -2,8 +2,8 @@
 
 Rules: `InternalLog` keeps the state of each leadership. A commit is answered once its row is committed, like an append;
 if the leadership ends first, the client learns that the outcome is unknown, and commits again. An offset beyond the end
-of its log is refused (`commit_bounds`). Offsets are told under a leader lease (`leader_leases`): a deposed leader, which
-lacks what its successor has committed, tells none.
+of its log is refused (`commit_bounds`). Offsets are told under a leader lease (`leader_leases`): a deposed leader lacks
+what its successor has committed, and tells none.
 
 The number of offsets is bounded: a commit that would exceed OFFSETS_KEPT_MAX is refused, and so is one of a user whose
 share is used up (`FairShares`; the row names the user, so that every leader can count). Commits under way count. A

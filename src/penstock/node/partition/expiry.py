@@ -2,9 +2,9 @@
 
 Rules: only rows that are committed, and decided on where a limit by subject or rollups hide others, may expire: a row
 hides what it replaces before it goes itself. The log is looked at in blocks of offsets, of which the least expiry is
-remembered (`expiry_blocks`): each row is read once when it is new, and again when the first row of its block expires. Nothing is known
-after a restart or in another leadership, so all is read again; of batches without a TTL only the header. One round
-reads, and finds, a bounded amount, and says that it was cut.
+remembered (`expiry_blocks`): each row is read once when it is new, and again when the first row of its block expires,
+unless that is noted. Nothing is known after a restart or in another leadership, so all is read again; of batches
+without a TTL only the header. One round reads, and finds, a bounded amount, and says that it was cut.
 
     log   ░░░░░ hidden ░░░░░│ block: 12:00:07 │ block: 12:00:09 │ no TTL │ block: 12:01:00 │ not read yet │ not decided
                                                                                     known_end ─╯              end ─╯
@@ -67,7 +67,8 @@ class FindExpired(Query):
     split for marks. Then call `settle`, once it is hidden.
 
     `view`: what readers are shown, to the end of the log. `emptied`: subjects that have no other message below
-    `log_end`, and need a delete marker, with the offset of the last one that expires. `ids_from`: the message ids from there on count, so the log start stays below.
+    `log_end`, and need a delete marker, with the offset of the last one that expires. `ids_from`: the message ids from
+    there on count, so the log start stays below.
     """
 
     def __init__(self, view: LogView, blocks: ExpiryBlocks, end: int, now_us: int, rules: ExpiryRules) -> None:

@@ -94,10 +94,10 @@ class Partition:
         "fenced_told", "flush_us", "flushing", "following", "fresh_us", "image_index", "impediment", "in_flight",
         "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "limit_start",
         "listened_us", "log", "markers_end", "marks_failure", "mending", "mending_fails", "meters", "misaddressed",
-        "names_checked_us", "newcomers", "owes_name_check", "producers", "published", "refusal", "rolled_up_end", "rollup_at",
-        "row_limit", "sid", "stall", "stream", "subscribed", "taken", "terms", "traffic", "trouble", "truncated",
-        "undelivered_told", "unheard", "unheard_told_us", "unmarked", "values", "vfs", "visible", "visit_us",
-        "when_idle",
+        "names_checked_us", "newcomers", "owes_name_check", "producers", "published", "refusal", "rolled_up_end",
+        "rollup_at", "row_limit", "sid", "stall", "stream", "subscribed", "taken", "terms", "traffic", "trouble",
+        "truncated", "undelivered_told", "unheard", "unheard_told_us", "unmarked", "values", "vfs", "visible",
+        "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
