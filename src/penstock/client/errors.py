@@ -46,7 +46,7 @@ class StreamNotFound(RemoteError, LookupError):  # noqa: N818
 
 
 class StreamExists(RemoteError):  # noqa: N818
-    """A stream of that name exists with another subject or config."""
+    """A stream of that name exists with another subject or config, or the name is that of a partition."""
 
 
 class StreamChanged(RemoteError):  # noqa: N818

@@ -41,7 +41,7 @@ def check_names(image: ClusterImage, config: StreamConfig, before: int = 0) -> N
         count = 0 if stream_id is None else len(image.streams[stream_id].partitions)
         if count > 1 and number < count:
             text = f"the name {config.name!r} is taken by a partition of a stream, as JetStream's API shows it"
-            raise RemoteError(ErrorCode.STREAM_EXISTS, f"{text}: take another one")
+            raise RemoteError(ErrorCode.STREAM_EXISTS, f"{text}: take another one", partition=number)
     if config.partitions == 1:
         return
     first = before if before > 1 else 0  # the only partition of a stream has no name
@@ -49,4 +49,4 @@ def check_names(image: ClusterImage, config: StreamConfig, before: int = 0) -> N
         if (name := partition_name(config.name, number)) in image.names:
             text = f"partition {number} would be {name!r} in JetStream's API, and a stream has that name"
             advice = "take another one" if not before else "that stream has to go first"
-            raise RemoteError(ErrorCode.STREAM_EXISTS, f"{text}: {advice}")
+            raise RemoteError(ErrorCode.STREAM_EXISTS, f"{text}: {advice}", partition=number)

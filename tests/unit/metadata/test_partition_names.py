@@ -62,7 +62,7 @@ def test_no_partition_takes_the_name_of_a_stream() -> None:
         check_growth(image, image.by_name("s"), {"partitions": 4})
     error = refusal(after(ClusterImage(), RAISED, stream("s-p2")), stream("s", 3))
     assert error is not None
-    assert (error.code, "take another one" in str(error)) == (ErrorCode.STREAM_EXISTS, True)
+    assert (error.code, error.details["partition"]) == (ErrorCode.STREAM_EXISTS, 2)
 
 
 def test_the_first_partition_gets_a_name_with_the_second() -> None:

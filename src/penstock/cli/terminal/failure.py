@@ -213,6 +213,8 @@ def _advice(error: Exception) -> str:
             flags = " and ".join(map(flag_of, fixed))
             other = "take another name, or `penstock stream delete NAME`, with all that it holds"
             return f"{flags} cannot be altered: {other}"
+        if error.code == ErrorCode.STREAM_EXISTS and "partition" in error.details:
+            return ""  # there may be no stream of that name
         if "key_id" in error.details:
             return "a new key does not decrypt existing data; docs/how-to/encryption.md says where keys go"
         if "tried" in error.details:

@@ -93,7 +93,9 @@ ERROR_CODES: dict[Code, CodeMeaning] = {
     Code.SUBJECTS_OVERLAP: CodeMeaning(
         "another stream has overlapping subjects, and the request allows none (`refuse_overlap`)", _NO, _TELLS, _CORRECT
     ),
-    Code.STREAM_EXISTS: CodeMeaning("a stream of that name has another subject or config", _NO, _TELLS, _CORRECT),
+    Code.STREAM_EXISTS: CodeMeaning(
+        "a stream of that name has another subject or config, or the name is that of a partition", _NO, _TELLS, _CORRECT
+    ),
     Code.STREAM_CHANGED: CodeMeaning(
         "the stream was deleted, and perhaps recreated", _NO, _LEADER, "no: it is another one"
     ),

@@ -64,6 +64,11 @@ def raised(error: BaseException) -> int:
             "`penstock stream delete NAME`, with all that it holds\n",
         ),
         (
+            RemoteError(ErrorCode.STREAM_EXISTS, "'s-p0' is taken by a partition", partition=0),
+            1,
+            "Error: 's-p0' is taken by a partition\n",
+        ),
+        (
             CorruptionError("f", 7, 1, 2),
             1,
             "Error: f: at byte 7: expected 1, found 2\n  nothing was deleted; `penstock d",
