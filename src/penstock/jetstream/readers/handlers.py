@@ -212,7 +212,7 @@ class ConsumerApi:
             reader.told_pending = pending.messages
             self._readers.reconfigure(reader, config, now)
             self._readers.move(reader, Start(reader.cursor.next_offset), pending, now)
-            feed.drop_unused_filters()
+            feed.readers_left(1)
         else:
             self._readers.reconfigure(reader, config, now)
 
