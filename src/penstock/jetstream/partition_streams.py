@@ -11,6 +11,7 @@ are those on the real stream.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
@@ -33,9 +34,13 @@ def partition_name(name: str, partition: int) -> str:
     return f"{name}-p{partition}"
 
 
-def partition_names(state: StreamState) -> str:
-    """Return the first and the last name of the streams of its partitions, for people."""
-    return f"{partition_name(state.name, 0)} to {partition_name(state.name, len(state.partitions) - 1)}"
+def partition_names(state: StreamState, taken: Sequence[str] = ()) -> str:
+    """Return the first and the last name of the streams of its partitions, for people; and those that others have."""
+    names = f"{partition_name(state.name, 0)} to {partition_name(state.name, len(state.partitions) - 1)}"
+    if not taken:
+        return names
+    what = f"{taken[0]} is another stream" if len(taken) == 1 else f"{len(taken)} such as {taken[0]} are other streams"
+    return f"{names}, but {what}, which hides the partition from NATS clients"
 
 
 def parsed_name(name: str) -> tuple[str, int] | None:
