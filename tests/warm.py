@@ -261,6 +261,7 @@ def _import_all() -> None:
     import gc
 
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # its import would start a thread for each core
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # as a broker sets it, which is too late once this is loaded
     import numpy  # noqa: F401
     import pyarrow  # noqa: F401
     import rich.console  # noqa: F401

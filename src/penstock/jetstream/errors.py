@@ -84,10 +84,10 @@ def sealed() -> ApiError:
     return ApiError(400, 10109, "invalid operation on sealed stream")
 
 
-def several_partitions(name: str, count: int) -> ApiError:
-    """Refusal to read a stream of several partitions: their offsets are no single sequence."""
+def several_partitions(name: str, count: int, names: str) -> ApiError:
+    """Refusal to read a stream of several partitions, which are read under `names`: there is no single sequence."""
     text = f"stream {name} has {count} partitions, each with an order of its own"
-    return ApiError(400, 10052, f"{text}; read them as the streams {name}-p0 to {name}-p{count - 1}")
+    return ApiError(400, 10052, f"{text}; read them as the streams {names}")
 
 
 def no_removal_from_several(name: str, count: int, command: str) -> ApiError:

@@ -52,6 +52,7 @@ from penstock.jetstream.errors import (
     invalid_json,
     not_allowed,
     not_served,
+    several_partitions,
     stopping,
     too_many_requests,
     unavailable,
@@ -64,6 +65,7 @@ from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, ApiOwners
 from penstock.jetstream.partition_streams import (
     addressed,
     is_partition_stream,
+    partition_names,
     partition_stream,
     real_ids,
 )
@@ -71,7 +73,7 @@ from penstock.jetstream.stream_config import API_LEVEL, REQUEST_BYTES_MAX
 from penstock.messages import FetchRequest, ListOffsetsRequest, PassApiCallsRequest, Request, Response
 from penstock.metadata.api_decisions import ApiState
 from penstock.metadata.image import ClusterImage, StreamState
-from penstock.metadata.partition_names import parsed_name
+from penstock.metadata.partition_names import parsed_name, partition_name
 from penstock.node.partition.partition import Shown
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.security.access import Authorization
@@ -467,6 +469,15 @@ class Gateway:
             return None
         state = image.by_name(name)
         return None if state.config.is_internal or not self.authorization.may_see(state) else state
+
+    def several_partitions(self, state: StreamState) -> ApiError:
+        """Return the refusal of what needs one order, which a stream of several partitions has not."""
+        return several_partitions(state.name, len(state.partitions), partition_names(state, self.taken_names(state)))
+
+    def taken_names(self, state: StreamState) -> list[str]:
+        """Return the real streams that are named as the partitions of a stream, which are not read because of them."""
+        names = (partition_name(state.name, number) for number in range(len(state.partitions)))
+        return [one for one in names if self.real_stream(one) is not None]
 
     def stream_of(self, stream_id: StreamId) -> StreamState | None:
         """Return the stream of an id, as it is now; None if it was deleted."""

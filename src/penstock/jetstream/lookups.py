@@ -54,7 +54,6 @@ from penstock.jetstream.errors import (
     ApiError,
     api_error,
     no_message_found,
-    several_partitions,
     stopping,
     stream_not_found,
     too_many_requests,
@@ -334,8 +333,8 @@ class Lookups:
             query = parse_message_get(call.payload)
             if state is None:
                 raise stream_not_found()
-            if (count := len(state.partitions)) > 1:
-                raise several_partitions(state.name, count)
+            if len(state.partitions) > 1:
+                raise self._gateway.several_partitions(state)
         except ApiError as refusal:
             self._gateway.refuse(call, subject, refusal)
             return
@@ -367,7 +366,7 @@ class Lookups:
             no_subscriber = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % call.subject.encode()
             self._gateway.answer(call, b"", no_subscriber)
         elif len(state.partitions) > 1:
-            self._gateway.refuse(call, subject, several_partitions(state.name, len(state.partitions)))
+            self._gateway.refuse(call, subject, self._gateway.several_partitions(state))
         else:
             try:
                 if subject.rest and not call.payload:

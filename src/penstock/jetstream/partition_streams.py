@@ -10,6 +10,8 @@ node gets the real stream's id and the partition's number, so that the rights ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from penstock.base.config import StreamConfig
@@ -26,9 +28,13 @@ _ID_BITS = 48  # ids of streams, and of their companion logs, are smaller
 _ID_END = 1 << _ID_BITS
 
 
-def partition_names(state: StreamState) -> str:
-    """Return the first and the last name of the streams of its partitions, for people."""
-    return f"{partition_name(state.name, 0)} to {partition_name(state.name, len(state.partitions) - 1)}"
+def partition_names(state: StreamState, taken: Sequence[str] = ()) -> str:
+    """Return the first and the last name of the streams of its partitions, for people; and those that others have."""
+    names = f"{partition_name(state.name, 0)} to {partition_name(state.name, len(state.partitions) - 1)}"
+    if not taken:
+        return names
+    what = f"{taken[0]} is another stream" if len(taken) == 1 else f"{len(taken)} such as {taken[0]} are other streams"
+    return f"{names}, but {what}, which hides the partition from NATS clients"
 
 
 def partition_stream(state: StreamState, partition: int) -> StreamState | None:

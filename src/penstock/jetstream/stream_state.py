@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -17,7 +17,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset
 from penstock.base.subjects import subject_mistake
 from penstock.jetstream.conversations import Answered, Asked, Question, ask
-from penstock.jetstream.errors import several_partitions, too_many_rules, unavailable
+from penstock.jetstream.errors import too_many_rules, unavailable
 from penstock.jetstream.partition_streams import partition_stream
 from penstock.messages import (
     FetchRequest,
@@ -29,6 +29,9 @@ from penstock.messages import (
     LiveRowsInfo,
 )
 from penstock.metadata.image import StreamState
+
+if TYPE_CHECKING:
+    from penstock.jetstream.gateway import Gateway
 
 PARTS_AT_ONCE = 32
 """Partitions whose counts are asked for at once: 2 ms of work of the event loop, then others have their turn."""
@@ -59,10 +62,10 @@ def api_time(at_us: int) -> str:
     return f"{text}{fraction}Z"
 
 
-def need_one_partition(state: StreamState) -> None:
+def need_one_partition(gateway: Gateway, state: StreamState) -> None:
     """Raise ApiError if the stream has several partitions."""
     if len(state.partitions) > 1:
-        raise several_partitions(state.name, len(state.partitions))
+        raise gateway.several_partitions(state)
 
 
 def offsets_of(state: StreamState) -> Generator[Asked, list[Answered], ListOffsetsResponse]:

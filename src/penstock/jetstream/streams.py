@@ -219,7 +219,7 @@ class _Streams:
         options = decoded(call.payload, _InfoRequest)
         state = self._named(subject.stream)
         if options.subjects_filter or options.deleted_details:
-            need_one_partition(state)
+            need_one_partition(self._gateway, state)
         found = yield from offsets_of(state)
         page: dict[str, Any] = {"total": 0, "offset": 0, "limit": 0}
         fields = self._info(state, found)
@@ -353,7 +353,7 @@ class _Streams:
         """Return the fields of a stream's info that all answers have."""
         config: Config = json_config(shown_config(state))
         if len(state.partitions) > 1:
-            config["metadata"][PARTITIONS] = partition_names(state)
+            config["metadata"][PARTITIONS] = partition_names(state, self._gateway.taken_names(state))
         return {
             "config": config,
             "created": api_time(state.created_us),

@@ -189,6 +189,12 @@ def test_a_stream_that_has_that_name_from_below_the_level_comes_first() -> None:
     assert sequences(broker.call("STREAM.INFO.s-p1")) == (0, 0, 0)
     assert sequences(broker.call("STREAM.INFO.s-p0")) == (3, 1, 3)
     assert broker.call("STREAM.NAMES")["streams"] == ["s", "s-p1"]
+    told = "s-p0 to s-p1, but s-p1 is another stream, which hides the partition from NATS clients"
+    assert broker.call("STREAM.INFO.s")["config"]["metadata"]["_penstock.partitions"] == told
+    for operation in ("STREAM.MSG.GET.s", "CONSUMER.NAMES.s"):
+        assert told in broker.call(operation, {"seq": 1})["error"]["description"]
+    broker.create("s-p0", "another")
+    assert "but 2 such as s-p0 are other streams" in broker.call("STREAM.MSG.GET.s", {"seq": 1})["error"]["description"]
 
 
 @pytest.mark.parametrize("name", ["s-p2", "s-p", "s-p00", "s-p-1", "one-p0", "none-p0", "-p0", "__offsets-p0"])

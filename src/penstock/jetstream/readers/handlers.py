@@ -104,7 +104,7 @@ class ConsumerApi:
         if filtered and given.get("filter_subject", "") != filtered:
             raise refusal(10131, "Consumer create request did not match filtered subject from create subject")
         state = self._stream(subject)
-        need_one_partition(state)
+        need_one_partition(self._gateway, state)
         given = {field: value for field, value in given.items() if value is not None}
         existing = self._readers.find(state, given.get("name") or "")
         if existing is not None:
@@ -212,7 +212,7 @@ class ConsumerApi:
             reader.told_pending = pending.messages
             self._readers.reconfigure(reader, config, now)
             self._readers.move(reader, Start(reader.cursor.next_offset), pending, now)
-            feed.drop_unused_filters()
+            feed.readers_left(1)
         else:
             self._readers.reconfigure(reader, config, now)
 
@@ -288,7 +288,7 @@ class ConsumerApi:
                 raise invalid_json("json: cannot unmarshal offset into Go value of type int")
             offset = max(0, found)
         state = self._stream(subject)
-        need_one_partition(state)
+        need_one_partition(self._gateway, state)
         readers = self._readers.of(state)
         return readers, min(offset, len(readers))
 

@@ -180,6 +180,24 @@ def test_filter_subjects_of_all_consumers_are_bounded(monkeypatch: pytest.Monkey
     assert "error" not in broker.consumer("s", "c", filter_subjects=["s.1", "s.2"])
 
 
+def test_the_filters_of_consumers_that_are_gone_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are dropped now and then, and as soon as their room is wanted."""
+    monkeypatch.setattr(feed, "FILTER_SUBJECTS_MAX", 40)
+    broker = started()
+    for number in range(40):
+        assert "error" not in broker.consumer("s", f"c{number}", filter_subject=f"s.{number}")
+    assert broker.consumer("s", "late", filter_subject="s.late")["error"]["code"] == 503
+    (readers,) = broker.gateway.parts
+    assert isinstance(readers, table.Readers)
+    (found,) = readers._feeds.values()
+    for number in range(20):
+        assert broker.api(f"CONSUMER.DELETE.s.c{number}")["success"]
+        assert len(found._filters) - len(found.readers) <= 2
+    assert broker.consumer("s", "c39", filter_subject="s.0")["name"] == "c39"  # another filter, dropped before
+    for number in range(20):
+        assert "error" not in broker.consumer("s", f"d{number}", filter_subject=f"s.d{number}")
+
+
 def test_requests_that_wait_are_bounded_for_all_consumers_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "PULLS_MAX", 4)
     monkeypatch.setattr(table, "PULLS_LOOKED_AT", 2)

@@ -114,7 +114,7 @@ class ReaderRegistry:
             del feed.readers[reader.name]
             del feed.reader_of[reader.cursor]
         self.total -= len(readers)
-        feed.drop_unused_filters()
+        feed.readers_left(len(readers))
         if not feed.readers and feed.flow_sid is not None:
             self._gateway.node.outbox.step.nats.append(Unsubscribe(feed.flow_sid))
             feed.flow_sid = None
