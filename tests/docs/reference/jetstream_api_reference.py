@@ -32,7 +32,9 @@ Answers have nats-server's fields, codes and texts; `tests/integration/test_jets
 - **Streams whose names begin with `__`** are Penstock's own: never listed, read or changed.
 - `bytes` counts batches on the disk of one replica, with their headers and padding, and with messages that are deleted or replaced until their bytes go; nats-server sums up the sizes of messages. `num_subjects` is left out beyond 100,000 subjects, and if it is not known within 4.5 s.
 - The leader is `broker-<id>` in `cluster`.
-- The leader answers `DIRECT.GET`, so that it sees each ack; nats-server lets any replica answer. It has the same answers but for these: a batch ends after 8 MiB, `multi_last` has up to 1,024 filters, an `up_to_seq` beyond the last sequence is no error, and a message above `max_payload` gives the status 413. `tests/integration/test_jetstream_lookups.py` compares the bytes of the others.
+- The leader answers `DIRECT.GET`, so that it sees each ack; nats-server lets any replica answer. It has the same answers but for these: a batch ends after 8 MiB, `multi_last` has up to 1,024 filters and is read in pieces of 1 MiB, where a subject that is overwritten meanwhile comes last, with its newer message (not beyond an `up_to_seq` or `up_to_time` of the request), an `up_to_seq` beyond the last sequence is no error, and a message above `max_payload` gives the status 413. `tests/integration/test_jetstream_lookups.py` compares the bytes of the others.
+- An answer is published on the reply subject, as by nats-server: a stream on that subject stores it.
+- A broker that stops refuses the requests that it has not answered (503), without waiting for the disk: ask again.
 - Every answered change is known to every live broker, so the next request may reach any of them.
 - A request has at most 256 KiB of headers and JSON (10025). While a broker has 1,000 requests or 2,000 look-ups under way, further ones are refused (503): ask again.
 
