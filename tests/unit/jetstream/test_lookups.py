@@ -284,6 +284,10 @@ def test_a_lone_get_of_what_is_in_memory_or_in_the_page_cache_is_no_event_of_the
         broker.publish("orders.0", b"newer")
         assert broker.look_up(get("orders.0"))[0].endswith(b"newer")
         assert broker.node.event_count > count
+        broker.look_up(get("orders.0"))
+        broker.request(DeleteMessagesRequest(stream_id=broker.stream_id("orders"), offsets=(3,)))  # type: ignore[arg-type]
+        broker.tick(1)
+        assert broker.look_up(get("orders.0")) == [shown(1, b"0")]
 
 
 @pytest.mark.parametrize("bytes_max", [1, limits.FOUND_BYTES_MAX])
