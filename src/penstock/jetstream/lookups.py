@@ -4,7 +4,8 @@ Rules: an answer is what nats-server answers to the same request, its headers, s
 gets of a subject's last message that came with one read are one request to the node, and their answers one write. So
 are those by sequence. A
 batch is read piece by piece: the next piece is read when the one before was written. A request that cannot be answered
-yet is asked again until its caller has given up; a leader that is none any more stays silent.
+yet is asked again until its caller has given up; a leader that is none any more stays silent. What a get was answered
+out of is certain until the node has an event, or a time: the next gets are answered out of it at once (ADR 102).
 
 | request                            | answer                                                                        |
 |------------------------------------|-------------------------------------------------------------------------------|
