@@ -143,7 +143,7 @@ class _GetAt(NamedTuple):
 
 
 class _Certain(NamedTuple):
-    """What gets are answered out of as long as the node has no event, until a time."""
+    """A source of answers to gets, as long as the node has no event, until a time."""
 
     owners: list[PrefixOwnership]
     prefixes: list[bytes]
