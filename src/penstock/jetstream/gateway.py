@@ -272,7 +272,8 @@ class Gateway:
                 headers=[call.headers for call in some],
                 replies=[call.reply for call in some],
             )
-            self._add(group, hops, now)
+            if self._queue or not self.lookups.answer_at_once(group, now, hops):
+                self._add(group, hops, now)
 
     def _has_left(self, call: ApiCall) -> bool:
         """True if the cluster has withdrawn from the prefix of a call that another broker passed on."""

@@ -201,7 +201,7 @@ class Lookups:
         """Latest time at which `tick` must run."""
         return self._later[0][0] if self._later else None
 
-    def answer_at_once(self, group: MessageGroup, now: Now) -> bool:
+    def answer_at_once(self, group: MessageGroup, now: Now, hops: int = 0) -> bool:
         """Answer the requests of a read if they are few plain gets of the stream that was asked for last, and nothing
         has happened since: so a lone get costs little. False: nothing was answered.
         """
@@ -210,7 +210,7 @@ class Lookups:
             return False
         kept = known.kept
         is_same = gateway.node.event_count == known.event_count and now.elapsed_us < known.until_us
-        if not (is_same and all(owner.is_served for owner in known.owners)):
+        if not (is_same and (hops or all(owner.is_served for owner in known.owners))):
             return False
         found, others = sort_gets(group, 0, len(group), known.prefixes)
         gets = found.get(known.stream)
@@ -228,7 +228,7 @@ class Lookups:
                 return False
         for piece in pieces:
             gateway.send(piece)
-        gateway.requests["DIRECT.GET"] += gets.count
+        gateway.requests["DIRECT.GET"] += 0 if hops else gets.count
         gateway.took("DIRECT.GET", now.wall_us, gets.count)
         return True
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.base import limits
+from penstock.jetstream.api_call import ApiCall
 from tests.groups import group_of
 from tests.unit.jetstream.api_broker import ApiBrokers, ApiMember
 
@@ -38,6 +41,12 @@ def test_a_get_is_answered_at_once_while_the_lease_holds() -> None:
     assert not is_at_once(leader)
     assert is_at_once(leader)
     assert leader.answers[INBOX] == b"first"
+    count = leader.node.event_count
+    leader.answers.clear()
+    passed_on = ApiCall(GET.decode(), INBOX.encode(), None, b"", 1, leader.clock.now.wall_us)
+    leader.gateway.passed_on(msgspec.msgpack.encode([passed_on]), leader.clock.now)
+    leader.turn()
+    assert (leader.answers[INBOX], leader.node.event_count) == (b"first", count)
     brokers.clock.advance_ms(limits.LEADER_LEASE_MS)  # as of a process that was suspended: it has heard of nothing
     assert not is_at_once(leader)
     assert INBOX not in leader.answers
