@@ -481,6 +481,8 @@ def _answered(modules: Modules, group: Any, gets: Any, knows: int) -> object:
     pieces, others = kept_rows.answer_kept(gets, group, kept, table, me, knows // 4 % 2, shown_end, payload_max)
     assert _commands_in(b"".join(pieces)) == gets.count - len(others)
     assert all(map(_commands_in, pieces))
+    left = gets.only(others)
+    assert [left.subject(group, number) for number in range(left.count)] == [asked[number] for number in others]
     return gets.stream, asked, pieces, others, [kept[subject].is_used for subject in subjects if subject in kept]
 
 

@@ -234,7 +234,7 @@ class Gateway:
 
         True: all were answered, and nothing follows but what is in the outbox.
         """
-        if not self._queue and not self._is_stopping and self.lookups.answer_at_once(group, now):
+        if self._answers_at_once(group, now, 0):
             return True
         self._add(group, 0, now)
         self._raise_bug()
@@ -259,8 +259,13 @@ class Gateway:
                 headers=[call.headers for call in some],
                 replies=[call.reply for call in some],
             )
-            self._add(group, hops, now)
+            if not self._answers_at_once(group, now, hops):
+                self._add(group, hops, now)
         self._raise_bug()
+
+    def _answers_at_once(self, group: MessageGroup, now: Now, hops: int) -> bool:
+        """Answer plain gets without the queue, if nothing waits there."""
+        return not self._queue and not self._is_stopping and self.lookups.answer_at_once(group, now, hops)
 
     def _has_left(self, call: ApiCall) -> bool:
         """True if the cluster has withdrawn from the prefix of a call that another broker passed on."""

@@ -4,7 +4,8 @@ Rules: an answer is what nats-server answers to the same request, its headers, s
 gets of a subject's last message that came with one read are one request to the node, and their answers one write. So
 are those by sequence. A
 batch is read piece by piece: the next piece is read when the one before was written. A request that cannot be answered
-yet is asked again until its caller has given up; a leader that is none any more stays silent.
+yet is asked again until its caller has given up; a leader that is none any more stays silent. What a get was answered
+out of is certain until the node has an event, or a time: the next gets are answered out of it at once (ADR 102).
 
 | request                            | answer                                                                        |
 |------------------------------------|-------------------------------------------------------------------------------|
@@ -145,7 +146,7 @@ class _GetAt(NamedTuple):
 
 
 class _Certain(NamedTuple):
-    """What gets are answered out of as long as the node has no event, until a time."""
+    """A source of answers to gets, as long as the node has no event, until a time."""
 
     owners: list[PrefixOwnership]
     prefixes: list[bytes]
@@ -223,7 +224,7 @@ class Lookups:
         """Latest time at which `tick` must run."""
         return self._later[0][0] if self._later else None
 
-    def answer_at_once(self, group: MessageGroup, now: Now) -> bool:
+    def answer_at_once(self, group: MessageGroup, now: Now, hops: int = 0) -> bool:
         """Answer the requests of a read if they are few plain gets of the stream that was asked for last, and nothing
         has happened since: so a lone get costs little. False: nothing was answered.
         """
@@ -232,7 +233,7 @@ class Lookups:
             return False
         kept = known.kept
         is_same = gateway.node.event_count == known.event_count and now.elapsed_us < known.until_us
-        if not (is_same and all(owner.is_served for owner in known.owners)):
+        if not (is_same and (hops or all(owner.is_served for owner in known.owners))):
             return False
         found, others = sort_gets(group, 0, len(group), known.prefixes)
         gets = found.get(known.stream)
@@ -250,7 +251,7 @@ class Lookups:
                 return False
         for piece in pieces:
             gateway.send(piece)
-        gateway.requests["DIRECT.GET"] += gets.count
+        gateway.requests["DIRECT.GET"] += 0 if hops else gets.count
         gateway.took("DIRECT.GET", now.wall_us, gets.count)
         return True
 

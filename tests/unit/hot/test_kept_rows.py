@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -208,6 +209,61 @@ def test_a_batch_replaces_what_is_kept_of_its_subjects(
         rows.drop(one)
     assert room >= 700 * len(asked_for)
     assert (rows.size_bytes, rows.of("p")) == (0, None)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"a", b"b.c"]),
+            st.sampled_from([None, b"", b"k"]),
+            st.sampled_from([None, b"", b"v" * 9]),
+            BLOCKS,
+            st.integers(1, 3),
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    st.lists(st.tuples(st.integers(0, 60), st.sampled_from([b"a", b"b.c", b"none"])), max_size=9),
+)
+@settings(max_examples=examples(150), deadline=None)
+def test_rows_of_a_batch_are_kept_if_they_are_on_their_subjects(
+    messages: list[tuple[bytes, bytes | None, bytes | None, bytes | None, int]], wanted: list[tuple[int, bytes]]
+) -> None:
+    offsets = array("q", accumulate(one[4] for one in messages))
+    group = MessageGroup.of(
+        [one[0] for one in messages],
+        [one[2] for one in messages],
+        keys=[one[1] for one in messages],
+        headers=[one[3] for one in messages],
+    )
+    batch = bytes(codec.encode_at(group, offsets, array("q", range(100, 100 + len(messages)))))
+    rows, picker, last = KeptRows(ROOM), RowPicker.of(batch), dict[bytes, PickedRow]()
+    rows.keep_rows("p", ME, 99, batch, codec.LAYOUT, [one for one, _ in wanted], [one for _, one in wanted])
+    for offset, subject in wanted:
+        if offset in offsets and (row := picker.row(offsets.index(offset))).subject == subject:
+            last[subject] = row
+    found = {
+        subject: PickedRow(one.offset, one.timestamp_us, one.subject, one.key, one.value, one.headers)
+        for subject, one in (rows.of("p") or {}).items()
+    }
+    assert found == last
+    assert all((one.identity, one.end) == (ME, 99) for one in (rows.of("p") or {}).values())
+    with pytest.raises(IndexError):
+        rows.keep_rows("p", ME, 99, batch, codec.LAYOUT, [1], [])
+    with pytest.raises(IndexError):
+        rows.keep_rows("p", ME, 99, batch[:90], codec.LAYOUT, [], [])
+
+
+def test_some_of_the_gets_are_taken_out() -> None:
+    group = asked((b"s.a", b""), (b"s.b", b""), (b"s.c", b""))
+    found, _ = sort_gets(group, 0, 3, [PREFIX])
+    some = found[b"s"].only([2, 0])
+    assert [(some.row(number), some.subject(group, number)) for number in range(some.count)] == [(2, b"c"), (0, b"a")]
+    assert some.stream == b"s"
+    with pytest.raises(IndexError):
+        found[b"s"].only([3])
+    with pytest.raises(IndexError):
+        found[b"s"].only([-1])
 
 
 def test_what_grows_beyond_the_limit_goes_unless_it_was_used() -> None:

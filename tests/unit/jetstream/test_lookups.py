@@ -22,6 +22,8 @@ from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.stream_config import KEPT
 from penstock.messages import CreateUserRequest, DeleteMessagesRequest, PurgeSubjectRequest
 from penstock.node.partition.decisions import DecideRows
+from penstock.vfs.faulty import FaultyVfs
+from tests.cached_files import warm
 from tests.damage import content, flip
 from tests.extent import examples
 from tests.unit.jetstream.api_broker import ApiBroker
@@ -55,6 +57,14 @@ class GatewayBroker(ApiBroker):
             assert commands[end : end + 2] == b"\r\n"
             self.got.append((found[2].decode(), commands[found.end() : end]))
             at = end + 2
+
+    def look_up_each(self, *calls: tuple[str, bytes]) -> dict[str, bytes]:
+        """One read for each of these calls; the answers so far."""
+        told: dict[str, bytes] = {}
+        for number, call in enumerate(calls):
+            self.look_up(call)
+            told |= {f"reply.{number}": payload for _, payload in self.got}
+        return told
 
     def look_up(self, *calls: tuple[str, bytes], headers: bytes | None = None) -> list[bytes]:
         """One read with these calls; the answers so far."""
@@ -172,17 +182,29 @@ ACTS = st.lists(
 )
 
 
-@example([("put", 0, [0], False), ("wait", 0, [0], False), ("roll all", 1, [0, 1], True)], 0, 100, 1 << 20)
+@example([("put", 0, [0], False), ("wait", 0, [0], False), ("roll all", 1, [0, 1], True)], 0, 100, 1 << 20, (96, 0))
 @given(
-    ACTS, st.sampled_from([0, 1, 2]), st.sampled_from([2, limits.SUBJECT_TABLE_MAX]), st.sampled_from([2_000, 1 << 20])
+    ACTS,
+    st.sampled_from([0, 1, 2]),
+    st.sampled_from([2, limits.SUBJECT_TABLE_MAX]),
+    st.sampled_from([2_000, 1 << 20]),
+    st.sampled_from([(0, 0), (2, 1 << 20), (96, 1_000), (96, 1 << 20)]),
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_a_get_finds_the_last_message_whenever_it_comes(
-    acts: list[tuple[str, int, list[int], bool]], history: int, table_max: int, kept_bytes_max: int
+    acts: list[tuple[str, int, list[int], bool]],
+    history: int,
+    table_max: int,
+    kept_bytes_max: int,
+    cached: tuple[int, int],
 ) -> None:
+    reads_max, batches_bytes_max = cached
     with (
         patch.object(limits, "SUBJECT_TABLE_MAX", table_max),
         patch.object(limits, "LAST_ROWS_BYTES_MAX", kept_bytes_max),
+        patch.object(limits, "LAST_BATCHES_BYTES_MAX", batches_bytes_max),
+        patch.object(limits, "CACHED_READS_MAX", reads_max),
+        patch.object(FaultyVfs, "cached", warm),
     ):
         broker, live, end = GatewayBroker(), dict[int, tuple[int, bytes]](), 0  # by offset: key, value
         broker.start()
@@ -234,6 +256,9 @@ def test_a_get_finds_the_last_message_whenever_it_comes(
                 broker.hung = ()
                 broker.pass_time(1_000)
             told = dict(broker.got)
+            if len(told) == len(asked) and not is_hung:
+                again = broker.look_up_each(*(get(f"orders.{one}") for one in asked))
+                assert again == told
             for number, one in enumerate(asked):
                 last = max((offset for offset, (of, _) in live.items() if of == one), default=-1)
                 answer = told[f"reply.{number}"]
@@ -242,6 +267,27 @@ def test_a_get_finds_the_last_message_whenever_it_comes(
                 else:
                     assert b"Nats-Subject: orders.%d\r\nNats-Sequence: %d\r\n" % (one, last + 1) in answer
                     assert answer.endswith(b"\r\n\r\n" + live[last][1])
+
+
+def test_a_lone_get_of_what_is_in_memory_or_in_the_page_cache_is_no_event_of_the_node() -> None:
+    with patch.object(FaultyVfs, "cached", warm):
+        broker = with_messages(3)
+        broker.tick(1_000)
+        broker.look_up(get("orders.1"), get("orders.none"))
+        broker.tick(1_000)
+        broker.look_up(get("orders.1"))
+        count = broker.node.event_count
+        wanted = [shown(3, b"2"), shown(1, b"0"), shown(2, b"1"), NOT_FOUND, NOT_FOUND]
+        subjects = "orders.2", "orders.0", "orders.1", "orders.none", "orders.absent"
+        assert [broker.look_up(get(one))[0] for one in subjects] == wanted
+        assert broker.node.event_count == count
+        broker.publish("orders.0", b"newer")
+        assert broker.look_up(get("orders.0"))[0].endswith(b"newer")
+        assert broker.node.event_count > count
+        broker.look_up(get("orders.0"))
+        broker.request(DeleteMessagesRequest(stream_id=broker.stream_id("orders"), offsets=(3,)))  # type: ignore[arg-type]
+        broker.tick(1)
+        assert broker.look_up(get("orders.0")) == [shown(1, b"0")]
 
 
 @pytest.mark.parametrize("bytes_max", [1, limits.FOUND_BYTES_MAX])

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given as given_examples
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from penstock.base import limits
 from penstock.base.config import Durability
@@ -12,6 +15,7 @@ from penstock.base.ids import BrokerId, PartitionKey
 from penstock.replication.leader import CommitTerms, Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.lease import GivenPromises, HeldPromises
+from tests.extent import examples
 from tests.unit.replication.model_metadata import Partition
 
 LEASE_US = limits.LEADER_LEASE_MS * 1_000
@@ -128,6 +132,45 @@ def test_who_refuses_is_not_asked_again_at_once() -> None:
     assert promises.was_refused(TWO, 6 + LEASE_US - 1)
     assert promises.to_ask([TWO], 7) == []
     assert promises.to_ask([TWO], 6 + LEASE_US) == [TWO]
+
+
+@given_examples(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ask", "promise", "refuse", "clear"]), st.sampled_from([ONE, TWO]), st.integers(0, 2)
+        ),
+        max_size=12,
+    ),
+    st.integers(0, 2),
+)
+@settings(max_examples=examples(150), deadline=None)
+def test_until_the_lease_is_renewed_or_over_nothing_has_to_be_looked_at(
+    acts: list[tuple[str, BrokerId, int]], index: int
+) -> None:
+    promises, asked, now_us = HeldPromises(), dict[BrokerId, int](), LATER_US
+    for what, broker, number in acts:
+        now_us += number * LEASE_US // 5
+        match what:
+            case "ask":
+                asked.setdefault(broker, now_us)
+                promises.asked(broker, asked[broker])
+            case "promise" if broker in asked:
+                promises.promised(broker, asked.pop(broker), LEASE_US, number)
+            case "refuse" if broker in asked:
+                promises.refused(broker, asked.pop(broker), now_us)
+            case "clear":
+                promises.clear()
+                asked.clear()
+    until_us = promises.covered_until((ONE, TWO), index)
+    for at_us in range(now_us, min(until_us, now_us + 2 * LEASE_US), LEASE_US // 50):
+        assert promises.cover((ONE, TWO), index, at_us)
+        assert not promises.to_ask((ONE, TWO), at_us)
+
+
+def test_a_lease_that_was_given_just_now_is_not_looked_at_before_half_of_it_is_over() -> None:
+    assert held(asked_us=LATER_US).covered_until((TWO,), 7) == LATER_US + COUNTED_US - LEASE_US // 2
+    assert held(asked_us=LATER_US).covered_until((TWO,), 6) == 0
+    assert held(asked_us=LATER_US).covered_until((TWO, THREE), 7) == 0
 
 
 def test_what_was_said_to_an_earlier_incarnation_is_void() -> None:

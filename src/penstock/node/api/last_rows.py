@@ -6,6 +6,7 @@ when the leadership ends, and when rows are hidden or compacted away, and what i
 broker share LAST_ROWS_BYTES_MAX; the oldest goes first, unless it was asked for since it was passed over last. Its
 offset stays for longer, in a table of 32 to 64 bytes a subject, so that no subject index is read for it again.
 A message on such a subject takes the place of what is kept as it is written; it is told once it is shown.
+What is not kept is looked up at once where the page cache has it (`LastRows.find`), and its batch stays in memory.
 
 `hot.kept_rows` tells what is certain of a subject, and answers JetStream's gets out of what is kept. What is not
 certain is looked for in the table of offsets, then searched for.
