@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tempfile import TemporaryDirectory
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,9 @@ from penstock.commitlog.files.files import LogFolder
 from penstock.hot.subject_table import TableBudget
 from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.decisions import DecideRows, DecisionMemory
+from penstock.vfs import Vfs
 from penstock.vfs.memory import MemoryVfs
+from penstock.vfs.real import RealVfs
 from tests.expiring import Told, append_told
 from tests.extent import examples
 
@@ -53,8 +57,10 @@ class Model:
         self.end = end
 
 
-def check(acts: list[Act], limit: int, *, rollups: bool | None) -> None:
-    log = Log.open(LogFolder(MemoryVfs(), "log", 7, 0), LogConfig(segment_bytes=2_000), now_us=0)
+def check(acts: list[Act], limit: int, *, rollups: bool | None, vfs: Vfs | None = None) -> int:
+    """Return how many decisions needed no disk thread."""
+    log = Log.open(LogFolder(vfs or MemoryVfs(), "log", 7, 0), LogConfig(segment_bytes=2_000), now_us=0)
+    cached = 0
     log.start_epoch(1)
     model, hidden, others = Model(), NONE, False
     memory, budget = DecisionMemory(limit, 0, 0, TableBudget(limits.OFFSET_MAX)), TableBudget(limits.OFFSET_MAX)
@@ -83,13 +89,18 @@ def check(acts: list[Act], limit: int, *, rollups: bool | None) -> None:
         elif act == DECIDE and model.end < log.log_end and (limit or rollups):
             view = log.view().hiding(hidden)
             query = DecideRows(view, log.log_end, memory, has_others=others, skips_damage=False, rollups=bool(rollups))
-            query.run()
+            if query.run_if_cached():
+                cached += 1
+            else:
+                query.run()
             assert model.end < query.decided_end <= log.log_end
             assert query.hidden.end < query.decided_end
             hidden |= query.hidden
             others = others or query.is_rollup
             model.decide(query.decided_end, limit, rollups=bool(rollups))
             assert {one for one in range(log.log_end) if one not in hidden} == model.live
+    log.close()
+    return cached
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
@@ -97,6 +108,28 @@ def check(acts: list[Act], limit: int, *, rollups: bool | None) -> None:
 @given(acts=ACTS)
 def test_exactly_the_last_messages_of_each_subject_stay(limit: int, acts: list[Act]) -> None:
     check(acts, limit, rollups=None)
+
+
+def check_cached(acts: list[Act], *, rollups: bool | None) -> int:
+    with TemporaryDirectory() as folder:
+        return check(acts, 1, rollups=rollups, vfs=RealVfs(folder))
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(acts=ACTS, rollups=st.sampled_from((None, False)))
+def test_a_decision_out_of_the_page_cache_comes_to_the_same(acts: list[Act], rollups: bool | None) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "SUBJECT_TABLE_MAX", 4)
+        check_cached(acts, rollups=rollups)
+
+
+def test_a_few_rows_on_known_subjects_are_decided_on_out_of_the_page_cache() -> None:
+    rows: list[Act] = [(APPEND, [("a", ""), ("b", ""), ("a", "")], 0), (DECIDE, [], 0), (APPEND, [("b", "")], 0)]
+    assert check_cached(rows, rollups=None) == 2
+    led_anew: list[Act] = [*rows, (DECIDE, [], 0), (LEAD, [], 0), (APPEND, [("b", "")], 0)]
+    assert check_cached(led_anew, rollups=None) == 2, "the indexes are asked for what an earlier leader has decided on"
+    many: list[Act] = [(APPEND, [("a", "")] * (limits.DECIDED_ON_LOOP_MAX + 1), 0)]
+    assert check_cached(many, rollups=None) == 0
 
 
 TWO_IN_ONE_DECISION: list[Act] = [

@@ -611,9 +611,9 @@ def _put_run(runs: array[int], first: int, last: int) -> int:
         runs[start:stop] = array("H", (first, last))
         return last - first + 1
     joined = runs[start:stop]
-    first, last = min(first, joined[0]), max(last, joined[-1])
-    runs[start:stop] = array("H", (first, last))
-    return last - first + 1 - _count(joined)
+    low, high = min(first, int(joined[0])), max(last, int(joined[-1]))
+    runs[start:stop] = array("H", (low, high))
+    return high - low + 1 - _count(joined)
 
 
 def _count(box: Partial) -> int:

@@ -207,6 +207,7 @@ class AppendApi:
                 done(response)
                 return
             answer = response
+            companions.written(companion.key, answer.base_offset, rows)
             companions.when_passed(
                 companion.key, answer.end_offset, lambda error: done(answer if error is None else error)
             )

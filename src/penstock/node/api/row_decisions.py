@@ -63,14 +63,13 @@ class _Deciding:
     """State of one partition's decisions in one leadership."""
 
     __slots__ = (
-        "begun_us", "is_busy", "is_queued", "leadership", "memory", "partition", "query", "retry_us", "waits_for_event",
+        "begun_us", "is_queued", "leadership", "memory", "partition", "query", "retry_us", "waits_for_event",
     )  # fmt: skip
 
     def __init__(self, partition: Partition, leadership: Leadership) -> None:
         self.partition, self.leadership = partition, leadership
         self.memory: DecisionMemory | None = None
         self.query: DecideRows | None = None  # in a disk thread
-        self.is_busy = False  # from the begin of the query until the mark is applied
         self.is_queued = False
         self.begun_us = 0  # when the last decision began
         self.retry_us: int | None = None
@@ -100,6 +99,7 @@ class RowDecisions:
         self._hidden, self._companions = replicas.hidden_rows, replicas.companions
         self._write = write
         self._deciding: dict[Partition, _Deciding] = {}
+        self._busy: set[_Deciding] = set()  # from the begin of the query until the mark is applied
         self._queue: deque[_Deciding] = deque()  # due, while DECISIONS_RUNNING_MAX others run
         self._running = 0
         self._budget = TableBudget(limits.SUBJECT_TABLE_SLOTS_MAX)
@@ -127,7 +127,7 @@ class RowDecisions:
             one = self._deciding[partition] = _Deciding(partition, leadership)
         if one.waits_for_event:
             one.waits_for_event, one.retry_us = False, None
-        if not (one.is_busy or one.is_queued or one in self._paused or one.retry_us is not None):
+        if not (one in self._busy or one.is_queued or one in self._paused or one.retry_us is not None):
             one.is_queued = True
             self._queue.append(one)
             self._run_more()
@@ -171,29 +171,39 @@ class RowDecisions:
             memory = one.memory = DecisionMemory(limit, begin, taken, self._budget)
         skips = not partition.is_replicated
         end = partition.committed_end
+        hides_gaps = rollups and not self._hidden.has_rollups(partition)
         query = one.query = DecideRows(
             view,
             end,
             memory,
             has_others=self._hidden.has_others(partition),
             skips_damage=skips,
-            rollups=rollups,
-            hides_gaps=rollups and not self._hidden.has_rollups(partition),
+            rollups=hides_gaps or (rollups and begin < partition.rolled_up_end),  # else there are none
+            hides_gaps=hides_gaps,
         )
-        one.is_busy, one.begun_us = True, self._context.now.elapsed_us
-        partition.visible.is_awaited = False
-        self._running += 1
+        # With others at work, few run at a time, so that what comes meanwhile is decided on together.
+        is_alone = not self._busy
+        self._busy.add(one)
+        one.begun_us, partition.visible.is_awaited = self._context.now.elapsed_us, False
 
-        def done(error: Exception | None) -> None:
-            one.query, self._running = None, self._running - 1
+        def decided(error: Exception | None) -> None:
+            one.query = None
             if error is None and self._is_current(one):
                 found = query.hidden, query.pieces
                 self._mark(one, query, Decision(query.decided_end, *found, limit, rollups, query.is_rollup))
             else:
                 self._retry(one, error)
+
+        def done(error: Exception | None) -> None:
+            self._running -= 1
+            decided(error)
             self._run_more()
 
-        self._outbox.work(Lane.READ, query.run, done)
+        if is_alone and query.run_if_cached():
+            decided(None)
+        else:
+            self._running += 1
+            self._outbox.work(Lane.READ, query.run, done)
 
     def _mark(self, one: _Deciding, query: DecideRows, decision: Decision) -> None:
         partition = one.partition
@@ -207,7 +217,7 @@ class RowDecisions:
         if isinstance(answer, RemoteError):
             self._retry(one, answer)
             return
-        one.is_busy = False
+        self._busy.discard(one)
         if one.memory is not None:
             one.memory.forget(limits.DECISION_MEMORY_ROWS_MAX // len(self._deciding or (one,)))
         if not self._is_current(one):
@@ -219,7 +229,8 @@ class RowDecisions:
 
     def _retry(self, one: _Deciding, error: Exception | None) -> None:
         """Have the next tick try again, from the committed marks on."""
-        one.is_busy, one.memory = False, None
+        self._busy.discard(one)
+        one.memory = None
         if not self._is_current(one):
             self.check(one.partition)  # it may be led anew, and have waited for the end of this
             return

@@ -2,6 +2,8 @@
 
 Rules: only committed rows are decided on, so no row is hidden by one that could be truncated. Rows that are hidden
 already hide none. What the memory of the leadership does not know of a subject is found by the subject indexes.
+A few rows, by a limit of 1, are decided on on the event loop if the page cache has them and the table knows them: to
+wake a disk thread and the loop again takes longer.
 
 | limit  | memory         | what a row hides                                          | what a rollup hides            |
 |--------|----------------|-----------------------------------------------------------|--------------------------------|
@@ -19,12 +21,12 @@ subject are looked for from the newest to the oldest, up to its rollup before: t
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.base import limits
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.batch import codec, masking
 from penstock.batch.codec import Buffer
 from penstock.batch.header import MAY_ROLL_UP, BatchHeader
@@ -99,9 +101,42 @@ class DecideRows(Query):
         """Raise RemoteError, CorruptionError, OSError or QueryGivenUpError; then the memory is to be dropped."""
         hidden = array("q")
         if self._memory.table is not None:
-            self._decide_by_table(self._memory.table, hidden)
+            self._decide_by_table(self._memory.table, self._rows(), hidden)
         elif self._memory.rows is not None:
             self._decide_by_rows(self._memory.rows, hidden)
+        self._finish(hidden)
+
+    def run_if_cached(self) -> bool:
+        """Of a few rows on known subjects, without rollups: see `Query.run_if_cached`. False: nothing has changed."""
+        table, view = self._memory.table, self._view
+        if table is None or self._rollups or self._end - self.begin > limits.DECIDED_ON_LOOP_MAX:
+            return False
+        vfs = view.vfs.cached(reads_max=limits.CACHED_READS_MAX, bytes_max=limits.CACHED_BYTES_MAX)
+        if vfs is None:
+            return False
+        try:
+            self._view = view.reading(vfs)
+            rows = list(self._rows())
+        except (PenstockError, OSError):
+            self.looked_bytes = 0
+            return False  # the disk is needed, or a disk thread reports what is wrong
+        finally:
+            self._view = view
+        hidden = array("q")
+        if not all(self._knows(table, some) for some in rows):
+            self.looked_bytes = 0
+            return False
+        self._decide_by_table(table, rows, hidden)
+        self._finish(hidden)
+        return True
+
+    def _knows(self, table: SubjectTable, rows: pa.RecordBatch) -> bool:
+        if table.known_from <= self._view.log_start:
+            return True
+        subjects = map(str.encode, rows.column(_SUBJECT).to_pylist())
+        return all(table.find(subject, 0, len(subject)) >= 0 for subject in subjects)
+
+    def _finish(self, hidden: array[int]) -> None:
         self.hidden = RowSet.of(hidden)
         if self._rollups:
             by_limit = self.hidden.count
@@ -151,10 +186,10 @@ class DecideRows(Query):
         shown = masking.shown(rows.column("offset"), self._hidden_rows)
         return rows if shown is None else rows.filter(shown)
 
-    def _decide_by_table(self, table: SubjectTable, hidden: array[int]) -> None:
+    def _decide_by_table(self, table: SubjectTable, some: Iterable[pa.RecordBatch], hidden: array[int]) -> None:
         is_whole = table.known_from <= self._view.log_start
         unknown: list[bytes] = []
-        for rows in self._rows():
+        for rows in some:
             if not rows.num_rows:
                 continue
             offsets, subjects = rows.column(_OFFSET), rows.column(_SUBJECT)

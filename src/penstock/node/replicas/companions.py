@@ -6,7 +6,7 @@ does not know what a mark means: it passes the committed rows on to a consumer, 
 Rules: every committed row is passed on, in the order of the log, at least once; after `reset` from the first one on
 that is still there, because the log was cut to agree with another leader's, or because its start was raised over rows
 that were not passed on (`node.api.mark_snapshots`). One read is under way for each log, in a disk thread, of a bounded
-number of rows.
+number of rows. A few rows that this leader has just written are passed on as they are, without a read.
 
 A replica shows messages only if it knows which of them are hidden. Otherwise it refuses reads:
 
@@ -102,12 +102,13 @@ class ReadCompanionRows(Query):
 class _Passed:
     """State of the rows of one companion log: those that were passed on."""
 
-    __slots__ = ("end", "failure", "kept_us", "known_end", "reading", "waiting")
+    __slots__ = ("end", "failure", "kept_us", "known_end", "reading", "waiting", "written")
 
     def __init__(self) -> None:
         self.end = 0  # all committed rows below it were passed on
         self.known_end: int | None = None  # its high watermark when the replica first knew all that was committed
         self.reading: ReadCompanionRows | None = None
+        self.written: list[CompanionRow] = []  # committed rows that this leader has just written: they need no read
         self.failure: RemoteError | None = None  # why rows could not be read
         self.kept_us: int | None = None  # all that was committed by then was passed on
         self.waiting: deque[tuple[int, Callable[[RemoteError | None], None]]] = deque()  # by end
@@ -144,6 +145,8 @@ class Companions:
     def cut(self, partition: Partition) -> None:
         """Begin anew if committed rows that were passed on are not in the log any more."""
         passed = self._passed.get(partition.key)
+        if passed is not None:
+            passed.written = []
         if passed is not None and partition.committed_end < passed.end:
             self._reset(partition, passed)
             if self.consumer is not None and not partition.committed_end:
@@ -167,6 +170,7 @@ class Companions:
         if passed.reading is not None:
             passed.reading.give_up()
         passed.reading, passed.end, passed.known_end, passed.kept_us = None, companion.log_start, None, None
+        passed.written = []
         if self.consumer is not None:
             self.consumer.reset(target_key(companion.key), passed.end)
 
@@ -179,6 +183,11 @@ class Companions:
         if passed.reading is not None or passed.end >= companion.committed_end or companion.closed:
             return
         key, end = target_key(companion.key), companion.committed_end
+        rows, passed.written = passed.written, []
+        if rows and rows[0].offset == passed.end and rows[-1].offset + 1 == end:
+            consumer.take(key, consumer.applying(key)(rows), end)
+            self._pass(companion, passed, end)
+            return
         reading = passed.reading = ReadCompanionRows(companion.view(), passed.end, end, consumer.applying(key))
 
         def done(error: Exception | None) -> None:
@@ -219,6 +228,13 @@ class Companions:
             text = f"nothing was stored: {len(passed.waiting)} committed marks of {target.label} are not applied yet"
             raise RemoteError(ErrorCode.OVERLOADED, f"{text}; ask again in a moment")
         return companion
+
+    def written(self, key: PartitionKey, base_offset: int, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Take rows of a companion log that are committed, and about to be passed on. A few are not read again."""
+        passed = self._passed.setdefault(key, _Passed())
+        size_bytes = sum(len(value or b"") for _, value in rows)
+        if passed.reading is None and size_bytes <= limits.COMPANION_BYTES_ON_LOOP:
+            passed.written = [CompanionRow(Offset(base_offset + place), *row) for place, row in enumerate(rows)]
 
     def when_passed(self, key: PartitionKey, end: int, done: Callable[[RemoteError | None], None]) -> None:
         """Call `done` once the consumer has all rows of that companion log up to `end`, which is committed."""

@@ -30,7 +30,7 @@ from penstock.messages import (
 )
 from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.partition import Partition
-from penstock.node.replicas.companions import CompanionRow
+from penstock.node.replicas.companions import CompanionRow, ReadCompanionRows
 from penstock.vfs.memory import Keep
 from tests.unit.node.harness import Broker, rows_of
 
@@ -107,6 +107,41 @@ def undecided(limit: int = 1) -> Broker:
     publish(broker, *"ab")
     broker.tick(limits.DECISION_PAUSE_MS_MAX)
     return broker
+
+
+def test_lone_messages_share_a_decision_unless_a_reader_asks_for_more_than_is_shown() -> None:
+    broker = limited(1)
+    publish(broker, "a")
+    assert offsets(broker) == [0]
+    partition = partition_of(broker)
+    broker.tick(limits.DECISION_PAUSE_MS_MAX)
+    broker.settle()
+
+    def publish_one(wait_ms: int) -> int:
+        publish(broker, "a")
+        broker.tick(wait_ms)
+        broker.settle()
+        return partition.visible_end
+
+    assert publish_one(0) == 2, "the first one after a pause is decided on at once"
+    assert publish_one(limits.DECISION_PAUSE_MS) == 2
+    assert publish_one(limits.DECISION_PAUSE_MS_MAX - limits.DECISION_PAUSE_MS) == 4
+    assert publish_one(0) == 4
+    caller = broker.fetch("orders", 4, wait_ms_max=1_000)
+    assert publish_one(limits.DECISION_PAUSE_MS) == 6
+    assert broker.answer(caller, FetchResponse).base_offset == 4
+
+
+def test_a_leader_reads_none_of_the_marks_that_it_has_just_written() -> None:
+    broker = limited(1)
+    publish(broker, "a")
+    assert offsets(broker) == [0]
+    broker.hung = (ReadCompanionRows,)
+    broker.tick(limits.DECISION_PAUSE_MS_MAX)
+    publish(broker, *"ab")
+    broker.tick(limits.DECISION_PAUSE_MS_MAX)
+    broker.settle()
+    assert shown(broker) == ([1, 2], 3)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])

@@ -53,9 +53,9 @@ def test_a_mark_has_only_that_counted_anew_which_it_changes(monkeypatch: pytest.
     chunks: list[int] = []
     add_union = row_set._Spans.add_union
 
-    def counted(self: row_set._Spans, chunk: int, one: row_set.Box, other: row_set.Box) -> None:
+    def counted(self: row_set._Spans, chunk: int, one: row_set.Box, other: row_set.Box, one_count: int) -> None:
         chunks.append(chunk)
-        add_union(self, chunk, one, other)
+        add_union(self, chunk, one, other, one_count)
 
     later = hidden | RowSet.of([1, 3, 70_001])
     monkeypatch.setattr(row_set._Spans, "add_union", counted)
