@@ -57,7 +57,7 @@ class Texts:
     __slots__ = ("bounds", "count", "held", "size_bytes", "text")
 
     def __init__(self, ends: bytes, text: bytes | memoryview) -> None:
-        """Raise ValueError unless `ends` are the bounds of texts within `text`, which is not copied and never changes."""
+        """Raise ValueError unless `ends` are the bounds of texts within `text`, which is not copied, and never changes."""
         if len(ends) % 4 or len(ends) < 8:
             raise ValueError(f"{len(ends)} bytes of value offsets")
         self.held = (ends, text)  # compiled, `bounds` and `text` are pointers into them
