@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from penstock.hot cimport load, memory, subjects
+from penstock.hot cimport cells, load, memory, subjects
 from penstock.hot.load cimport loose_int32, loose_int64
 
 cdef int _TOOK_ALL

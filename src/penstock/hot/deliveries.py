@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from penstock.hot import load, memory, subjects
+from penstock.hot import cells, load, memory, subjects
 
 TOO_LARGE_HEADER = b"Penstock-Too-Large: max_payload\r\n"
 """Header of a message that comes without its value, because nats-server takes none of its size."""
@@ -56,15 +56,15 @@ class Texts:
 
     __slots__ = ("bounds", "count", "held", "size_bytes", "text")
 
-    def __init__(self, ends: bytes, text: bytes) -> None:
-        """Raise ValueError unless `ends` are the bounds of texts within `text`."""
+    def __init__(self, ends: bytes, text: bytes | memoryview) -> None:
+        """Raise ValueError unless `ends` are bounds of texts within `text`, which never changes and is not copied."""
         if len(ends) % 4 or len(ends) < 8:
             raise ValueError(f"{len(ends)} bytes of value offsets")
         self.held = (ends, text)  # compiled, `bounds` and `text` are pointers into them
         self.count = len(ends) // 4 - 1
         self.size_bytes = len(ends) + len(text)
         self.bounds = load.int32s(memoryview(ends), 0, self.count + 1)
-        self.text = text
+        self.text = cells.bytes_of(memoryview(text))
         if self.bounds[0] < 0 or self.bounds[self.count] > len(text) or load.falls(self.bounds, self.count + 1):
             raise ValueError(f"value offsets are not in order within {len(text)} bytes")
 

@@ -170,4 +170,4 @@ def _texts(column: pa.Array) -> Texts:
         column = pc.fill_null(column.cast(pa.binary()), b"")
     _, ends, data = column.buffers()
     bounds = bytes(memoryview(ends).cast("B")[4 * column.offset : 4 * (column.offset + len(column) + 1)])
-    return Texts(bounds, b"" if data is None else bytes(memoryview(data).cast("B")))
+    return Texts(bounds, b"" if data is None else memoryview(data).cast("B"))

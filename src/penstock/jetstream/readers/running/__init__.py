@@ -1,3 +1,3 @@
-"""What a broker does with its readers: when each has its turn, what it reads and is sent, and when it ends."""
+"""Parts of the table of readers: turns and times of each, its rows from the log, its frames, and its end."""
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ INBOXES_LOOKED_AT = 32
 
 
 class Inboxes:
-    """Those that are watched, of push readers and of requests."""
+    """Watched inboxes, of push readers and of requests."""
 
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries

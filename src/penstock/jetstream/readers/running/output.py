@@ -1,4 +1,4 @@
-"""What is sent to all readers over the leaf connection, and how much of it in one turn of the event loop."""
+"""Frames for all readers over the leaf connection, within a bound for each turn of the event loop."""
 
 from __future__ import annotations
 
