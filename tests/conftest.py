@@ -53,7 +53,8 @@ _ORDER = ("spark/", "unit/test_build.py", "docs/test_readme.py", "integration/",
 def pytest_collection(session: pytest.Session) -> None:
     """Share the rewriting of test modules with the other workers."""
     if (worker := getattr(session.config, "workerinput", None)) is not None:
-        rewriting.write_share(session.config, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+        number = int(worker["workerid"].removeprefix("gw"))
+        rewriting.write_share(session.config, session.config.args, number, worker["workercount"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

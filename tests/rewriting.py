@@ -15,12 +15,12 @@ import pytest
 from _pytest.assertion import rewrite
 
 
-def write_share(config: pytest.Config, number: int, count: int) -> int:
+def write_share(config: pytest.Config, places: Iterable[str], number: int, count: int) -> int:
     """Write the modules of worker `number` of `count` that are not written yet; return how many these were."""
     if sys.dont_write_bytecode:
         return 0
     written = 0
-    for path in _modules(config.args)[number::count]:
+    for path in _modules(places)[number::count]:
         kept = rewrite.get_cache_dir(path) / f"{path.stem}{rewrite.PYC_TAIL}"
         if rewrite._read_pyc(path, kept) is not None or not rewrite.try_makedirs(kept.parent):
             continue
