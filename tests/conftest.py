@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import hot_modes
+from tests import hot_modes, rewriting
 from tests.costs import Costs, file_of_costs
 from tests.extent import SEEDED_BY_CODE, code_seed, examples, why_left_out
 
@@ -47,6 +47,14 @@ os.umask(0o077)
 
 # Long tests begin early, so that none runs alone at the end. Spark is first: one worker runs all of its tests.
 _ORDER = ("spark/", "unit/test_build.py", "docs/test_readme.py", "integration/", "crash/", "sim/", "chaos/")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Share the rewriting of test modules with the other workers."""
+    if (worker := getattr(session.config, "workerinput", None)) is not None:
+        number = int(worker["workerid"].removeprefix("gw"))
+        rewriting.write_share(session.config, session.config.args, number, worker["workercount"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,7 +20,7 @@ from nats.js.errors import (
 )
 
 from penstock import aio
-from tests.broker_process import eventually, running_broker, running_nats
+from tests.broker_process import DEADLINE_S, eventually, running_broker, running_nats
 from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.test_import_buckets import told
@@ -39,7 +39,7 @@ async def test_a_table_follows_a_bucket(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data", *api_options()) as broker:
         async with connected(broker.nats_url) as connection, aio.connect(broker.client_address) as client:
             await delivering(connection)
-            js = connection.jetstream()
+            js = connection.jetstream(timeout=DEADLINE_S)
             bucket = await js.create_key_value(bucket="b", history=5)
             for key in ("a", "b.x", "gone", "purged"):
                 await bucket.put(key, b"1")
