@@ -189,7 +189,7 @@ def test_the_filters_of_consumers_that_are_gone_take_no_room(monkeypatch: pytest
     assert broker.consumer("s", "late", filter_subject="s.late")["error"]["code"] == 503
     (readers,) = broker.gateway.parts
     assert isinstance(readers, table.Readers)
-    (found,) = readers._feeds.values()
+    (found,) = readers._registry._feeds.values()
     for number in range(20):
         assert broker.api(f"CONSUMER.DELETE.s.c{number}")["success"]
         assert len(found._filters) - len(found.readers) <= 2
