@@ -625,7 +625,8 @@ def _count(box: Partial) -> int:
 def _int_of(box: Partial) -> int:
     """Return a number whose bit i says if i is a member."""
     if isinstance(box, array) and len(box) == 2:  # of a lone message: a bitmap takes longer
-        return ((1 << (box[1] - box[0] + 1)) - 1) << box[0]
+        first, last = int(box[0]), int(box[1])
+        return ((1 << (last - first + 1)) - 1) << first
     return int.from_bytes(box if isinstance(box, bytes) else _dense_of(box), "little")
 
 

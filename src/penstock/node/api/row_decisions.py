@@ -6,7 +6,7 @@ up to where it has decided. Readers see the rows behind that once the mark is co
 commits meanwhile is decided on together. A new leader goes on where the committed marks end; it finds in its log what
 it needs to know of earlier rows. A decision that fails is tried again every second, and readers wait.
 One begins DECISION_PAUSE_MS after the one before at the earliest, unless a request waits: each costs a synced mark.
-While nobody here asks for more than is shown, it is DECISION_PAUSE_MS_MAX: lone messages share a decision.
+While no reader here asks for more than is shown, it is DECISION_PAUSE_MS_MAX: lone messages share a decision.
 
     committed → read → marked → mark committed: shown
         ▲                              │
