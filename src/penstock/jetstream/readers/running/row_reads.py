@@ -19,8 +19,8 @@ from penstock.node.step import Lane, Payload
 FETCHES_MAX = 8
 """Reads for readers that catch up, at once; the others wait."""
 AHEAD_BYTES_MAX = 4 * limits.MIB
-"""Read at once behind a chunk that a reader has nearly taken, twice as much as that: a read takes 0.6 ms of the event
-loop and of a thread, whatever its size."""
+"""Read at once behind a chunk that a reader has nearly taken, twice as much as that: what a read costs the event loop
+does not depend on its size."""
 RETRY_US = 100_000
 
 
