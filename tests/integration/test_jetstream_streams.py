@@ -431,6 +431,7 @@ async def test_an_answer_beyond_max_payload_is_paged_and_the_connection_stays(tm
             while True:
                 options = json.dumps({"subjects_filter": ">", "offset": len(found)})
                 info = await said(connection, "STREAM.INFO.many", options)
+                assert "error" not in info, info
                 assert info["total"] == 301
                 found |= info["state"].get("subjects", {})
                 if len(found) >= info["total"]:
