@@ -12,6 +12,7 @@ from penstock.base.ids import Offset, PartitionKey
 from penstock.batch import codec
 from penstock.commitlog import Cleaning, Deciding, Survey
 from penstock.live.marks import HideReason
+from penstock.live.row_set import RowSet
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -24,6 +25,7 @@ from penstock.messages import (
 from penstock.messages.streams import PartitionHealth
 from penstock.node.partition.expiry import FindExpired
 from penstock.node.partition.partition import Partition
+from penstock.node.replicas.companions import ReadCompanionRows
 from tests.unit.node.harness import Broker, Row
 from tests.unit.node.members import Brokers, formed
 
@@ -158,6 +160,33 @@ def test_the_next_leader_surveys_anew_and_takes_nothing_back() -> None:
     assert {row.offset for row in one if row.offset <= 40} <= {row.offset for row in before}
     assert len([row for row in one if row.key == b"a"]) < 12
     assert Survey in works(second)
+
+
+def test_a_new_leader_hides_nothing_before_it_knows_what_others_have_hidden() -> None:
+    """A mark of a new leader says which rows of earlier marks are still there: it must have folded these."""
+    brokers = with_stream(formed(), **(TABLE | {"compaction_lag_ms": 20_000}))
+    publish(brokers, "deleted", b"kept by no mark but the first leader's")
+    filled(brokers)
+    first = brokers.led("prices")
+    for member in brokers.members.values():
+        member.hung = () if member is first else (ReadCompanionRows,)
+    caller = first.request(DeleteMessagesRequest(stream_id=partition(first).key.stream_id, offsets=(Offset(0),)))
+    brokers.run(2_000)
+    first.answer(caller, DeleteMessagesResponse)
+    brokers.kill(first.broker_id)
+    brokers.run(60_000)
+    second = brokers.led("prices")
+    assert second is not first
+    with pytest.raises(RemoteError, match="is being read") as refused:
+        second.node._replicas.hidden_rows.marks(
+            partition(second), (RowSet.of([1]),), HideReason.COMPACTION, "", second.clock.now
+        )
+    assert refused.value.code == ErrorCode.NOT_YET
+    for member in brokers.members.values():
+        member.hung = ()
+    brokers.run(60_000)
+    for view in views(brokers):
+        assert b"deleted" not in {row.key for row in view}
 
 
 def test_expired_messages_go_everywhere_at_once() -> None:

@@ -410,8 +410,12 @@ class HiddenRows:
         return f"{text} {limits.HIDDEN_ROWS_BYTES_MAX} bytes of memory; purge the beginning of the log"
 
     def _whole_fold(self, partition: Partition) -> _Fold | None:
+        """Return the fold of all marks of earlier leaders: a mark made without some of them would cut off their rows.
+
+        RemoteError not_yet: they are being read.
+        """
         fold = self._folds.get(partition.key)
-        if fold is not None and not fold.live.is_whole:
+        if not partition.knows_hidden or (fold is not None and not fold.live.is_whole):
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, f"nothing was hidden: {text}")
         return fold
