@@ -261,14 +261,14 @@ CLUSTER_MUTANTS = (
     Mutant(
         "producers outlive the leadership",
         _PARTITION,
-        "        self.dedup = self.lasts = self.producers = self.published = None\n        text =",
-        "        self.dedup = self.lasts = self.published = None\n        text =",
+        "        self.dedup = self.lasts = self.newcomers = self.producers = self.published = None\n        text =",
+        "        self.dedup = self.lasts = self.newcomers = self.published = None\n        text =",
     ),
     Mutant(
         "ids outlive the leadership",
         _PARTITION,
-        "        self.dedup = self.lasts = self.producers = self.published = None\n        text =",
-        "        self.lasts = self.producers = self.published = None\n        text =",
+        "        self.dedup = self.lasts = self.newcomers = self.producers = self.published = None\n        text =",
+        "        self.lasts = self.newcomers = self.producers = self.published = None\n        text =",
     ),
     Mutant(
         "a follower truncates to what is committed instead of by lineage",
@@ -774,8 +774,8 @@ MUTANTS_OF_MARKS = (
     Mutant(
         "what is not committed is decided on",
         _DECISIONS,
-        "        end = partition.committed_end\n        query",
-        "        end = partition.log.log_end\n        query",
+        "        end = partition.committed_end\n        hides_gaps",
+        "        end = partition.log.log_end\n        hides_gaps",
     ),
     Mutant(
         "readers see what is not decided on",

@@ -178,14 +178,21 @@ def test_no_stream_takes_the_name_of_a_partition() -> None:
     assert (refused.code, "partition 2 would be 's-p2'" in str(refused)) == (ErrorCode.STREAM_EXISTS, True)
 
 
-def test_a_stream_that_has_that_name_from_below_the_level_comes_first() -> None:
+def raised(*names: str) -> ReaderBroker:
+    """A broker whose streams have these names from below the level of the API."""
     broker = started(ReaderBroker(broker_version="0.3.0"))
-    broker.create("s-p1", "other")
+    for name in names:
+        broker.create(name, f"other.{name}")
     broker.settings["broker_version"] = "0.4.0"
     broker = broker.crash().start()
     broker.ask(RaiseFeatureLevelRequest(), RaiseFeatureLevelResponse)
     for _ in range(20):  # brokers look again whether they may serve the API
         broker.gateway_tick(500)
+    return broker
+
+
+def test_a_stream_that_has_that_name_from_below_the_level_comes_first() -> None:
+    broker = raised("s-p1")
     assert sequences(broker.call("STREAM.INFO.s-p1")) == (0, 0, 0)
     assert sequences(broker.call("STREAM.INFO.s-p0")) == (3, 1, 3)
     assert broker.call("STREAM.NAMES")["streams"] == ["s", "s-p1"]
@@ -193,7 +200,7 @@ def test_a_stream_that_has_that_name_from_below_the_level_comes_first() -> None:
     assert broker.call("STREAM.INFO.s")["config"]["metadata"]["_penstock.partitions"] == told
     for operation in ("STREAM.MSG.GET.s", "CONSUMER.NAMES.s"):
         assert told in broker.call(operation, {"seq": 1})["error"]["description"]
-    broker.create("s-p0", "another")
+    broker = raised("s-p0", "s-p1")
     assert "but 2 such as s-p0 are other streams" in broker.call("STREAM.MSG.GET.s", {"seq": 1})["error"]["description"]
 
 
