@@ -264,8 +264,12 @@ class Gateway:
         self._raise_bug()
 
     def _answers_at_once(self, group: MessageGroup, now: Now, hops: int) -> bool:
-        """Answer plain gets without the queue, if nothing waits there."""
-        return not self._queue and not self._is_stopping and self.lookups.answer_at_once(group, now, hops)
+        """Answer plain gets without the queue, if nothing waits there; after a bug they go through it."""
+        try:
+            return not self._queue and not self._is_stopping and self.lookups.answer_at_once(group, now, hops)
+        except Exception as bug:  # noqa: BLE001 (raised at the end of the event)
+            self.note_bug(bug)
+            return False
 
     def _has_left(self, call: ApiCall) -> bool:
         """True if the cluster has withdrawn from the prefix of a call that another broker passed on."""

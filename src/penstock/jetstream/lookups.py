@@ -602,10 +602,16 @@ class Lookups:
             later = now.elapsed_us + _RETRY_US
             self._later.append((later, lambda: self._read_on(batch, self._gateway.node.now)))
             return
+        # What was told already comes again with what was not, and is left out.
+        messages, size_bytes = (
+            (limits.FOUND_MESSAGES_MAX, limits.FOUND_BYTES_MAX)
+            if batch.pieces_again
+            else (batch.messages_left, batch.bytes_left)
+        )
         batch.ask = msgspec.structs.replace(
             batch.ask,
-            limit=max(1, min(batch.messages_left, limits.FOUND_MESSAGES_MAX)),
-            bytes_max=max(1, min(batch.bytes_left, limits.FOUND_BYTES_MAX)),
+            limit=max(1, min(messages, limits.FOUND_MESSAGES_MAX)),
+            bytes_max=max(1, min(size_bytes, limits.FOUND_BYTES_MAX)),
         )
         self._find(batch.ask, now, partial(self._piece, batch), partial(self._fail, batch))
 

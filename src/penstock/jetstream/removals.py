@@ -8,15 +8,16 @@ repetition would tell that there is nothing to delete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
 
+from penstock.access.handshake import Principal
 from penstock.base.clock import Now
 from penstock.base.config import Intake
-from penstock.base.errors import RemoteError
-from penstock.base.ids import BrokerId, Offset
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset
 from penstock.base.subjects import is_within, subject_mistake
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
@@ -28,7 +29,6 @@ from penstock.jetstream.errors import (
     no_removal_from_several,
     sealed,
     stream_not_found,
-    unavailable,
 )
 from penstock.jetstream.gateway import Gateway, Handler
 from penstock.jetstream.stream_state import PARTS_AT_ONCE, parts_of
@@ -47,6 +47,7 @@ from penstock.messages import (
 from penstock.metadata.image import StreamState
 
 _Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_NO_LEADER = RemoteError(ErrorCode.NOT_LEADER, "a partition of the stream has no leader at the moment; ask again")
 
 
 class _PurgeRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,7 +85,7 @@ def removal_handlers(gateway: Gateway) -> Mapping[str, Handler]:
         if state.config.denies_purge:
             raise ApiError(500, 10110, "stream purge not permitted")
         if len(state.partitions) > 1:
-            removed = yield from _purge_partitions(state)
+            removed = yield from _purge_partitions(state, gateway.user)
             return json_answer(subject.operation, success=True, purged=removed)
         offsets = yield from ask(ListOffsetsRequest(stream_id=state.stream_id, at="latest"), ListOffsetsResponse)
         end = int(offsets.committed_end)
@@ -130,43 +131,41 @@ def removal_handlers(gateway: Gateway) -> Mapping[str, Handler]:
     return {"STREAM.PURGE": conversing(purge), "STREAM.MSG.DELETE": conversing(delete)}
 
 
-def _purge_partitions(state: StreamState) -> Generator[Asked, list[Answered], int]:
-    """Remove all messages that each partition has now, at its leader; return their number.
+def _purge_partitions(state: StreamState, user: Principal | None) -> Generator[Asked, list[Answered], int]:
+    """Remove all messages that each partition has now, at its leader and for a user; return their number.
 
     Raise RemoteError, the first one, after those that could be purged.
     """
     parts = parts_of(state)
-    ends = yield from _in_batches(
-        [(part, ListOffsetsRequest(stream_id=part.stream_id, at="latest")) for part in parts],
-    )
-    purged = yield from _in_batches(
-        [
-            (part, TruncateRequest(stream_id=part.stream_id, before=found.response.committed_end))
-            for part, found in zip(parts, ends, strict=True)
-            if isinstance(found.response, ListOffsetsResponse)
-            and found.response.log_start < found.response.committed_end
-        ]
-    )
+    ends = yield from _in_batches([ListOffsetsRequest(stream_id=part.stream_id, at="latest") for part in parts], parts)
+    filled = [
+        (part, found.response.committed_end)
+        for part, found in zip(parts, ends, strict=True)
+        if isinstance(found.response, ListOffsetsResponse) and found.response.log_start < found.response.committed_end
+    ]
+    name, index = ("", 0) if user is None else (user.name, user.made_index)
+    requests = [
+        TruncateRequest(stream_id=part.stream_id, before=end, user=name, user_index=index) for part, end in filled
+    ]
+    purged = yield from _in_batches(requests, [part for part, _ in filled])
     for one in (*ends, *purged):
         if isinstance(one.response, RemoteError):
             raise one.response
     return sum(one.response.messages for one in purged if isinstance(one.response, TruncateResponse))
 
 
-def _in_batches(requests: list[tuple[StreamState, Request]]) -> Generator[Asked, list[Answered], list[Answered]]:
-    """Ask the leaders of partitions, PARTS_AT_ONCE at once; one that does not answer stops no other one."""
-    answers: list[Answered] = []
-    for begin in range(0, len(requests), PARTS_AT_ONCE):
-        some = requests[begin : begin + PARTS_AT_ONCE]
-        answers += yield tuple(Question(request, _leader_of(part), is_optional=True) for part, request in some)
+def _in_batches(
+    requests: Sequence[Request], parts: Sequence[StreamState]
+) -> Generator[Asked, list[Answered], list[Answered]]:
+    """Ask the leader of each partition, PARTS_AT_ONCE at once; one that is missing or silent stops no other one."""
+    answers = [Answered(_NO_LEADER)] * len(parts)
+    led = [number for number, part in enumerate(parts) if part.partitions[0].leader is not None]
+    for begin in range(0, len(led), PARTS_AT_ONCE):
+        some = led[begin : begin + PARTS_AT_ONCE]
+        asked = (Question(requests[one], parts[one].partitions[0].leader, is_optional=True) for one in some)
+        for number, answer in zip(some, (yield tuple(asked)), strict=True):
+            answers[number] = answer
     return answers
-
-
-def _leader_of(part: StreamState) -> BrokerId:
-    leader = part.partitions[0].leader
-    if leader is None:
-        raise unavailable("a partition of the stream has no leader at the moment; ask again")
-    return leader
 
 
 def _truncate(state: StreamState, before: int, keep: int, log_start: int) -> Generator[Asked, list[Answered], int]:

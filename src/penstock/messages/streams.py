@@ -409,10 +409,12 @@ class TruncateRequest(Request, frozen=True, kw_only=True):
     is_dry_run: bool = False  # report only what would be removed
     keep: Int64Field = 0
     leader_epoch: LeaderEpochField | None = None
+    user: str = ""  # of a broker: the user for whom it asks, and who is named in `__audit`
+    user_index: Int64Field = 0  # the index of the user's creation
 
     def version_needed(self) -> int:
-        """2 with `keep`: an older broker would delete what is to stay."""
-        return 2 if self.keep else 1
+        """2 with `keep`: an older broker would delete what is to stay; and with `user`, which it does not know."""
+        return 2 if self.keep or self.user else 1
 
 
 class TruncateResponse(Response, frozen=True, kw_only=True):

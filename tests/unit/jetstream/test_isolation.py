@@ -11,6 +11,7 @@ import pytest
 from penstock.base.clock import Now
 from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.conversations import Conversation, ask
+from penstock.jetstream.lookups import Lookups
 from penstock.messages import ListOffsetsRequest, ListOffsetsResponse
 from tests.groups import Message
 from tests.unit.jetstream.api_broker import ApiBroker
@@ -118,6 +119,29 @@ def test_a_bug_of_a_stream_s_gets_leaves_those_of_others(monkeypatch: pytest.Mon
     monkeypatch.setattr(broker.node, "kept_lasts", kept_lasts)
     read(broker, *[(b"$JS.API.DIRECT.GET.%b.%b" % (one, one), one, None, b"") for one in (b"odd", b"orders")])
     assert [broker.answers[one] for one in ("odd", "orders")] == [b"x", b"x"]  # `odd` was looked up by itself
+
+
+def test_a_bug_in_an_answer_at_once_leaves_the_get_to_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = ApiBroker().start()
+    broker.create("s", "s")
+    broker.publish("s", b"x")
+    for _ in range(2):
+        broker.take_calls([(b"$JS.API.DIRECT.GET.s.s", b"before", None, b"")])
+        broker.settle()
+    lookups, bugs = broker.gateway.lookups, 1
+    answer = lookups._answer_kept
+
+    def answer_kept(*some: Any) -> Any:
+        nonlocal bugs
+        if bugs:
+            bugs -= 1
+            raise BugError
+        return answer(*some)
+
+    monkeypatch.setattr(Lookups, "_answer_kept", lambda _, *some: answer_kept(*some))
+    assert lookups._certain is not None, "the next one is answered at once"
+    read(broker, (b"$JS.API.DIRECT.GET.s.s", b"one", None, b""))
+    assert (bugs, broker.answers["one"]) == (0, b"x")
 
 
 def test_a_bug_in_one_part_does_not_stop_the_time_of_the_others() -> None:

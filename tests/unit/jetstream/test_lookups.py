@@ -472,6 +472,30 @@ def test_a_key_whose_last_message_is_deleted_between_two_pieces_is_told_with_the
         assert keys_told(answers) == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"d", b"0")]
 
 
+def test_keys_that_were_told_already_take_no_piece_of_their_own_when_others_are_looked_for() -> None:
+    """As many messages as it may tell: one is left, and those that were told come once more."""
+    keys = [f"{number:02}" for number in range(40)]
+    with patch.object(limits, "FOUND_BYTES_MAX", 30):
+        broker = with_messages(0)
+        for key in keys:
+            broker.publish(f"orders.{key}", b"x" * 10)
+        broker.tick(1_000)
+        ask, pieces = broker.gateway.ask, 0
+
+        def deleted_first(*args: Any) -> None:
+            nonlocal pieces
+            pieces += 1
+            if pieces == 2:
+                broker.request(DeleteMessagesRequest(stream_id=broker.stream_id("orders"), offsets=(39,)))  # type: ignore[arg-type]
+                broker.tick(1_000)
+            ask(*args)
+
+        with patch.object(broker.gateway, "ask", deleted_first):
+            answers = broker.look_up(query(multi_last=["orders.*"], batch=len(keys)))
+        assert [key.decode() for key, _ in keys_told(answers)] == keys[:39]
+        assert pieces <= 2 * len(keys) // 3 + 3
+
+
 def test_batches_wait_for_their_turn() -> None:
     broker = with_messages()
     with patch.object(lookups, "BATCHES_WAITING_MAX", 3):

@@ -179,6 +179,7 @@ class GroupOffsets:
             try:
                 if error is not None:
                     raise error
+                call.authorize()  # a rule or the login may have gone while it waited
                 go_on()
             except RemoteError as refusal:
                 self._outbox.reply(call.caller, refusal)

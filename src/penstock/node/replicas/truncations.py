@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from penstock.access.handshake import sharer_of
+from penstock.access.handshake import Principal, sharer_of
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
@@ -30,6 +30,7 @@ from penstock.node.control.cluster import Cluster
 from penstock.node.partition.internal_streams import users_own
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
+from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.security.access import Call
 from penstock.node.step import Lane
@@ -57,6 +58,12 @@ class _Asked:
         """True if the messages are removed here durably."""
         before, partition = self.before, self.partition
         return self.is_agreed and partition.truncated_end >= before and partition.log.log_start >= before
+
+    @property
+    def who(self) -> Principal | None:
+        """The user who truncates, also through another broker: `__audit` names them."""
+        who, request = self.call.auth.who, self.request
+        return Principal(request.user, request.user_index) if request.user and who == THE_BROKER else who
 
 
 class Truncations:
@@ -164,7 +171,7 @@ class Truncations:
                 leader_epoch=asked.leadership.leader_epoch,
             ),
             done,
-            asked.call.auth.who,
+            asked.who,
             asked.call.authorize,
         )
 

@@ -26,6 +26,7 @@ from penstock.messages import (
     CreateUserRequest,
     CreateUserResponse,
     DeleteStreamRequest,
+    DeleteUserRequest,
     FetchOffsetsRequest,
     FetchOffsetsResponse,
     ListGroupsRequest,
@@ -728,12 +729,12 @@ FIRST = next(one for one in map(str, range(100)) if partition_of(one.encode(), l
 """A group whose offsets are in the first partition."""
 
 
-def with_offsets_of_three() -> tuple[Brokers, Member]:
+def with_offsets_of_three(brokers: Brokers | None = None) -> tuple[Brokers, Member]:
     """Three brokers and the leader of the first group's offsets, which has committed 1 and does not lead the metadata.
 
     It has the lease.
     """
-    brokers = formed()
+    brokers = formed() if brokers is None else brokers
     for request in (
         CreateStreamRequest(config=StreamConfig(name="orders", subject="orders", replicas=3)),
         OffsetsStreamRequest(),
@@ -773,3 +774,32 @@ def test_a_deposed_leader_tells_no_offsets_once_its_successor_has_committed_othe
         answered += has_committed
         brokers.run(50)
     assert answered
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_who_loses_the_login_while_the_leader_is_confirmed_is_told_no_offsets(lists: bool) -> None:
+    brokers = Proven(1, 2, 3)
+    brokers.run(5_000)
+    _, led = with_offsets_of_three(brokers)
+    lead = brokers.leader
+    for name in ("ann", "bob"):
+        lead.request(CreateUserRequest(name=name, credentials=(credential(),), rules=(Rule(Operation.ADMIN),)))
+        brokers.run(500)
+        lead.who = who(lead, "ann")
+    (third,) = [one for one in brokers.ids if one not in (led.broker_id, lead.broker_id)]
+    brokers.run(2 * limits.LEADER_LEASE_MS)
+    brokers.hang(int(third))
+    brokers.run(limits.LEADER_LEASE_MS)
+    led.who = who(led, "bob")
+    stream_id, number = led.stream_id(OFFSETS_STREAM), PartitionId(0)
+    request = ListGroupsRequest(stream_id=stream_id, partition=number) if lists else fetch_of(led, group=FIRST)
+    asked = led.request(request)
+    assert asked not in led.replies
+    lead.request(DeleteUserRequest(name="bob"))
+    for _ in range(100):
+        brokers.run(50)
+        if asked in led.replies:
+            break
+    refusal = led.replies[asked].response
+    assert isinstance(refusal, RemoteError)
+    assert refusal.code == ErrorCode.UNAUTHENTICATED
