@@ -89,6 +89,9 @@ _CALL_US, _LISTED_US = 250, 10  # of a request, and for each stream of a list
 _QUICK_US = {"CONSUMER.MSG.NEXT": 20}
 _NOTED_US = 40  # of a get that is looked up together with others
 _LISTS = frozenset({"STREAM.LIST", "STREAM.NAMES"})
+QUEUED_US_MAX = 3_000_000
+"""For a request in the queue: clients wait for 5 s, and the rest is for its answer. Otherwise a flood has each request
+wait until its client has given up, and the broker makes answers that no client reads."""
 UNCONFIRMED_MAX = 1_000
 """Requests that wait until this broker's image is confirmed, as CONVERSATIONS_MAX; others are refused."""
 _OF_ALL = frozenset({"INFO", "STREAM.LIST", "STREAM.NAMES", "STREAM.UPDATE"})
@@ -105,6 +108,8 @@ _READING = frozenset(
     {"STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.MSG.NEXT"}
 )
 """Operations that lead to messages in an answer."""
+_PATIENT = frozenset({"CONSUMER.MSG.NEXT"})
+"""Operations whose clients say themselves for how long they wait."""
 _OF_STATUSES = frozenset({"DIRECT.GET", "CONSUMER.MSG.NEXT"})
 """Operations whose answers are messages, so that a refusal is a status: JSON would be taken for a message."""
 _ANYWHERE = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE"})
@@ -661,6 +666,9 @@ class Gateway:
                 self.refuse(call, subject, not_served(subject.operation, instead))
             return _CALL_US  # otherwise as a nats-server without that operation: silence
         self.requests[subject.operation] += call.hops == 0
+        if now.wall_us - call.received_us > QUEUED_US_MAX and subject.operation not in _PATIENT:
+            self.refuse(call, subject, too_many_requests())
+            return _NOTED_US
         if not self._needs_newest(subject) or self._is_confirmed(now.elapsed_us):
             return self._execute(call, subject, now)
         if (refusal := self._refusal(call, subject)) is not None:

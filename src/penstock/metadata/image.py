@@ -361,7 +361,11 @@ class ClusterImage:
         before = self.streams[state.stream_id]
         streams = self.streams.with_item(state.stream_id, state)
         names, heads = self.names, self.heads
-        if state.config.held_subjects != before.config.held_subjects:
+        # Not `held_subjects`: these stay the same when the last subject becomes the first former one.
+        if (state.config.subjects, state.config.former_subjects) != (
+            before.config.subjects,
+            before.config.former_subjects,
+        ):
             names = names.with_item(state.name, state.stream_id)  # another object: what is derived of subjects is dated
             heads = heads.without_config(state.stream_id, before.config)
             heads = heads.with_config(state.stream_id, state.config)

@@ -60,6 +60,29 @@ def test_gets_that_are_certain_in_memory_are_served_by_the_thousand() -> None:
     assert broker.gateway.requests["DIRECT.GET"] == before + 2_500
 
 
+def test_what_has_waited_for_too_long_is_refused_so_that_the_next_ones_are_answered_in_time() -> None:
+    broker = with_messages()
+    pull = b"$JS.API.CONSUMER.MSG.NEXT.orders.none"  # its client waits for as long as it says
+    read(broker, *[INFO] * 50, pull)
+    first = served(broker)
+    broker.clock.advance_ms(gateway.QUEUED_US_MAX / 1_000)
+    broker.gateway.turn(broker.clock.now)
+    on_time = first + served(broker)
+    broker.clock.advance_ms(1)
+    while broker.gateway.has_next_turn:
+        broker.gateway.turn(broker.clock.now)
+    broker.turn()
+    refusals = [json.loads(body)["error"] for reply, body in broker.got if reply != "reply.50"]
+    assert len(refusals) == 50 - on_time
+    assert {(one["code"], one["err_code"]) for one in refusals} == {(503, 10008)}
+    assert broker.gateway.errors["STREAM.INFO", 10008] == len(refusals)
+    assert b"too many requests" not in dict(broker.got).get("reply.50", b"")
+    read(broker, INFO)
+    broker.got.clear()
+    broker.turn()
+    assert "error" not in json.loads(dict(broker.got)["reply.0"])
+
+
 def test_what_does_not_fit_is_refused_at_once_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_queue, "API_QUEUE_MAX", 40)
     broker = with_messages()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +78,39 @@ def test_the_heads_follow_alterations_and_deletions_and_are_read_from_a_snapshot
         check_no_overlap(image, StreamConfig(name="new", subject="f.y"))
     assert refused.value.code == ErrorCode.SUBJECTS_OVERLAP
     check_no_overlap(image, StreamConfig(name="new", subject="e"))
+
+
+def test_a_removed_subject_leaves_the_heads_though_its_messages_may_still_be_held() -> None:
+    """The last subject that is removed becomes the first former one, so that those held stay the same."""
+    image = created(ClusterImage(), "s", StreamConfig(name="", subject="a.>", more_subjects=("b.>",)))
+    stream_id = image.names["s"]
+    removed = applied(image, AlterStream(stream_id=stream_id, changes={}, remove_subjects=("b.>",)))
+    state = removed.streams[stream_id]
+    assert state.config.held_subjects == image.streams[stream_id].config.held_subjects
+    assert removed.names is not image.names
+    wanted = StreamConfig(name="new", subject="b.x")
+    check_no_overlap(removed, wanted)
+    check_no_overlap(applied(removed, DeleteStream(stream_id=stream_id)), wanted)
+    for before in (removed, decode_image(encode_image(removed))):
+        again = applied(before, AlterStream(stream_id=stream_id, changes={}, add_subjects=("b.>",)))
+        with pytest.raises(RemoteError):
+            check_no_overlap(again, wanted)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a.>", "b.>", "b.c", "d"]), st.booleans()), max_size=8))
+def test_the_heads_follow_any_additions_and_removals(changes: list[tuple[str, bool]]) -> None:
+    image = created(ClusterImage(), "s", StreamConfig(name="", subject="e.>"))
+    for subject, is_added in changes:
+        altered = AlterStream(
+            stream_id=image.names["s"],
+            changes={},
+            add_subjects=(subject,) if is_added else (),
+            remove_subjects=() if is_added else (subject,),
+        )
+        with suppress(RemoteError):  # it overlaps another one, or there is none
+            image = applied(image, altered)
+        assert image.heads == SubjectHeads.of((one, state.config) for one, state in image.streams.items())
+    assert applied(image, DeleteStream(stream_id=image.names["s"])).heads == SubjectHeads()
 
 
 @pytest.mark.parametrize("pattern", ["$KV.b{}.>", "s{}", "orders.{}.*.x"])

@@ -588,22 +588,33 @@ class StreamAdmin:
         self._propose(command, auth, reported)
 
     def _delete(self, request: DeleteStreamRequest, auth: Authorization, done: Done) -> None:
-        state = self._named(request.name, request.stream_id)
+        """Delete a stream. Where all brokers are to know it, a stream of that id that was deleted before is deleted.
 
+        The request is asked again when the metadata leader changes, and the first try may have taken effect.
+        """
+        image, stream_id = self._image, request.stream_id
+        if not request.everywhere or stream_id is None or stream_id in image.streams or stream_id > image.index:
+            stream_id = self._named(request.name, stream_id).stream_id
+        deleted_id = stream_id
         deadline_us = self._context.now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
 
         def applied(error: RemoteError | None) -> None:
-            done(DeleteStreamResponse(stream_id=state.stream_id) if error is None else error)
+            done(DeleteStreamResponse(stream_id=deleted_id) if error is None else error)
 
         def deleted(outcome: CommandOutcome | RemoteError) -> None:
-            if isinstance(outcome, RemoteError):
+            if isinstance(outcome, RemoteError) and not (
+                request.everywhere and outcome.code == ErrorCode.STREAM_CHANGED  # deleted meanwhile
+            ):
                 done(outcome)
             elif request.everywhere:
                 self._applications.wait(self._image.index, deadline_us, applied)
             else:
                 applied(None)
 
-        self._propose(DeleteStream(stream_id=state.stream_id), auth, deleted)
+        if stream_id in image.streams:
+            self._propose(DeleteStream(stream_id=stream_id), auth, deleted)
+        else:
+            self._applications.wait(image.index, deadline_us, applied)
 
     def _named(self, name: str, stream_id: int | None) -> StreamState:
         state = self._image.by_name(name)

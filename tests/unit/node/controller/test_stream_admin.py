@@ -230,6 +230,48 @@ def test_what_must_be_known_everywhere_is_answered_once_all_live_brokers_have_it
     assert world.codes == ["AlterStreamResponse", "DeleteStreamResponse"]
 
 
+def test_who_asks_again_for_a_deletion_by_id_hears_that_it_is_done_once_all_know_it(world: World) -> None:
+    """The forwarder asks again when the metadata leader changes: the first try may have deleted the stream."""
+    world.ask(CREATE)
+    stream_id = next(iter(world.alone.quorum.image.streams))
+    deletion = DeleteStreamRequest(name="orders", stream_id=stream_id, everywhere=True)
+    for number in range(2):
+        (asked,) = world.ask(deletion)
+        assert isinstance(asked.request, AwaitMetadataRequest)
+        assert len(world.heard) == number
+        world.peers.answered(TWO, asked.token, AwaitMetadataResponse(), b"")
+    assert world.heard == [DeleteStreamResponse(stream_id=stream_id)] * 2
+
+
+def test_a_deletion_by_id_leaves_the_next_stream_of_that_name(world: World) -> None:
+    world.ask(CREATE)
+    stream_id = next(iter(world.alone.quorum.image.streams))
+    world.ask(DeleteStreamRequest(name="orders", stream_id=stream_id))
+    world.ask(CREATE)
+    (asked,) = world.ask(DeleteStreamRequest(name="orders", stream_id=stream_id, everywhere=True))
+    world.peers.answered(TWO, asked.token, AwaitMetadataResponse(), b"")
+    assert world.heard[-1] == DeleteStreamResponse(stream_id=stream_id)
+    assert world.names == ["orders"]
+
+
+def test_a_stream_that_there_never_was_is_not_deleted(world: World) -> None:
+    world.ask(DeleteStreamRequest(name="orders", stream_id=StreamId(1_000), everywhere=True))
+    assert world.codes == [ErrorCode.STREAM_NOT_FOUND]
+
+
+def test_two_deletions_at_once_are_both_done(world: World) -> None:
+    """The second one is proposed before the first one is applied."""
+    world.ask(CREATE)
+    stream_id = next(iter(world.alone.quorum.image.streams))
+    deletion = DeleteStreamRequest(name="orders", stream_id=stream_id, everywhere=True)
+    access = access_of(world.alone.context).of(None)
+    for _ in range(2):
+        world.administration.handle(deletion, access, world.heard.append)
+    for asked in world.run():
+        world.peers.answered(TWO, asked.token, AwaitMetadataResponse(), b"")
+    assert world.heard == [DeleteStreamResponse(stream_id=stream_id)] * 2
+
+
 def test_where_no_broker_is_there_no_stream_is_made() -> None:
     world = World()
     world.ask(CREATE)
