@@ -192,8 +192,12 @@ class LoopThread:
         """Stop the loop and its thread."""
         if self.is_running and threading.current_thread() is not self._thread:
             with contextlib.suppress(RuntimeError):  # it ended meanwhile
-                self.loop.call_soon_threadsafe(self.loop.stop)
+                self.loop.call_soon_threadsafe(self._stop_loop)
             self._thread.join(JOIN_S)
+
+    def _stop_loop(self) -> None:
+        if not self.is_ending:  # `_end` still runs it, until what it has cancelled is done
+            self.loop.stop()
 
     def stop_after(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work`, then stop the loop, without waiting for it here: for the garbage collector."""
@@ -202,7 +206,7 @@ class LoopThread:
             try:
                 await work()
             finally:
-                self.loop.stop()
+                self._stop_loop()
 
         def start() -> None:
             self._last_task = self.loop.create_task(work_and_stop())

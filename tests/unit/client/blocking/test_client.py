@@ -342,6 +342,21 @@ def test_a_callback_that_ends_the_loop_closes_the_client(error: type[BaseExcepti
     thread.close()
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_collected_client_that_the_end_of_the_program_stops_too_raises_nothing() -> None:
+    """A program that drops a client and ends: the loop is told to stop twice, the second time while it ends."""
+    thread, closing = LoopThread(), threading.Event()
+
+    async def close() -> None:
+        closing.set()
+        await asyncio.Event().wait()
+
+    thread.stop_after(close)
+    assert closing.wait(5)
+    thread.stop()
+    assert thread.loop.is_closed()
+
+
 def test_a_closed_client_makes_no_connection_for_what_is_still_queued(broker: FakeBroker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nats:
         client = penstock.connect(broker.address, nats=f"nats://127.0.0.1:{nats.getsockname()[1]}")
