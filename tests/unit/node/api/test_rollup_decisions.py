@@ -181,6 +181,24 @@ def test_those_of_before_count_once_rollups_are_allowed_again() -> None:
     assert offsets(broker) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("limit", [None, 1, 3])
+def test_those_of_before_count_however_many_decisions_that_takes(
+    limit: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = started(suspend_deletion="yes")
+    publish(broker, *"abab", "b sub", "c", "c", "a sub", "d", "c sub")
+    alter(broker, allow_rollup=False)
+    broker = broker.crash().start()  # it leads while they take no effect
+    alter(broker, suspend_deletion="no", max_messages_per_subject=limit)
+    decide(broker)
+    monkeypatch.setattr(limits, "DECIDED_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(limits, "DECIDED_BYTES_AT_ONCE", 1)
+    alter(broker, allow_rollup=True)
+    for _ in range(10):
+        decide(broker)
+    assert offsets(broker) == [4, 7, 8, 9]
+
+
 def test_a_sealed_stream_stays_as_it_is() -> None:
     broker = started(suspend_deletion="yes")
     publish(broker, "a", "a sub")
