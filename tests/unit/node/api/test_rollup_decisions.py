@@ -393,3 +393,22 @@ def test_once_the_level_is_raised_what_each_replica_has_done_alone_is_the_same_o
     told(brokers, ["b sub"])
     brokers.run(1_000)
     assert views(brokers) == [[21, 22, 23]] * 3
+
+
+def test_those_of_before_the_level_was_raised_count_however_many_decisions_that_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "DECIDED_BYTES_AT_ONCE", 1)
+    brokers = Brokers(1, 2, 3, broker_version="0.3.0")
+    brokers.run(5_000)
+    with_stream(brokers, segment_age_ms=900_000)
+    away = next(m for m in brokers.members.values() if m not in (brokers.leader, brokers.led("orders")))
+    memory = brokers.kill(away.broker_id)
+    told(brokers, ["a", "b", "a", "b"])
+    told(brokers, ["a sub", "c"])
+    told(brokers, ["b sub", "d"])
+    brokers.run(1_000)
+    upgraded(brokers, away, memory)
+    brokers.run(30_000)
+    assert partition_of(brokers.led("orders")).stream.has_companion
+    assert views(brokers) == [[4, 5, 6, 7]] * 3
