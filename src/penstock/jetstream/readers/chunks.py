@@ -1,7 +1,8 @@
 """Decode the answer of a fetch into rows that all readers share. It runs in disk threads.
 
 Rules: bytes are verified (layout, CRC-32C, value offsets, text) before compiled code follows them. Small batches are
-joined, so that a tail of single messages costs one object, not one for each.
+joined, so that a tail of single messages costs one object, not one for each. Texts stay where they came, unless most of
+what came is something else, such as keys: all of that would stay in memory for them.
 """
 
 from __future__ import annotations
@@ -92,11 +93,12 @@ def decoded(begin: int, response: FetchResponse, payload: Payload, filters: tupl
         batches = (
             iter(()) if not raw else projecting.from_stream(memoryview(raw), response.raw_crc, schema, source="the log")
         )
+    found = [batch for batch in batches if batch.num_rows]
+    copies = 2 * sum(map(_text_bytes, found)) < len(raw)
     rows, position = [], begin
-    for batch in batches:
-        if batch.num_rows:
-            rows.append(_rows(batch, position))
-            position = rows[-1].end_offset
+    for batch in found:
+        rows.append(_rows(batch, position, copies=copies))
+        position = rows[-1].end_offset
     return Chunk(begin, end, rows, filters)
 
 
@@ -144,16 +146,20 @@ def _between(batch: pa.RecordBatch, begin: int, end: int) -> pa.RecordBatch:
     return batch.filter(pc.and_(pc.greater_equal(offsets, begin), pc.less(offsets, end)))
 
 
-def _rows(batch: pa.RecordBatch, begin: int) -> DecodedRows:
+def _text_bytes(batch: pa.RecordBatch) -> int:
+    return sum(int(batch.column(name).nbytes) for name in ("subject", "value", "headers"))
+
+
+def _rows(batch: pa.RecordBatch, begin: int, *, copies: bool) -> DecodedRows:
     """Return the rows of a checked batch; they are all from offset `begin` on up to the last of them."""
     headers = batch.column("headers")
     return DecodedRows(
         begin,
         _numbers(batch.column("offset")),
         _numbers(batch.column("timestamp")),
-        _texts(batch.column("subject")),
-        _texts(batch.column("value")),
-        None if headers.null_count == len(headers) else _texts(headers),
+        _texts(batch.column("subject"), copies=copies),
+        _texts(batch.column("value"), copies=copies),
+        None if headers.null_count == len(headers) else _texts(headers, copies=copies),
     )
 
 
@@ -161,7 +167,7 @@ def _numbers(column: pa.Array) -> bytes:
     return bytes(memoryview(column.buffers()[1]).cast("B")[8 * column.offset : 8 * (column.offset + len(column))])
 
 
-def _texts(column: pa.Array) -> Texts:
+def _texts(column: pa.Array, *, copies: bool) -> Texts:
     """Return the texts of a column; a null is empty."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -170,4 +176,5 @@ def _texts(column: pa.Array) -> Texts:
         column = pc.fill_null(column.cast(pa.binary()), b"")
     _, ends, data = column.buffers()
     bounds = bytes(memoryview(ends).cast("B")[4 * column.offset : 4 * (column.offset + len(column) + 1)])
-    return Texts(bounds, b"" if data is None else memoryview(data).cast("B"))
+    text = memoryview(b"" if data is None else data).cast("B")
+    return Texts(bounds, bytes(text) if copies else text)

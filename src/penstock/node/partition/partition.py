@@ -275,6 +275,8 @@ class Partition:
         """Apply the stream's state in the metadata image, which ends with that command."""
         seen_end = self.visible_end
         before = self.stream.has_companion, self.needs_decisions
+        if stream.decides_rollups and not self.stream.decides_rollups:
+            self.rolled_up_end = self.log.log_end  # what the log holds counts from now on, whenever it came
         self.stream = stream
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self.truncated = stream.truncated_at(self.key.partition)

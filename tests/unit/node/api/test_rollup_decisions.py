@@ -181,6 +181,24 @@ def test_those_of_before_count_once_rollups_are_allowed_again() -> None:
     assert offsets(broker) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("limit", [None, 1, 3])
+def test_those_of_before_count_however_many_decisions_that_takes(
+    limit: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = started(suspend_deletion="yes")
+    publish(broker, *"abab", "b sub", "c", "c", "a sub", "d", "c sub")
+    alter(broker, allow_rollup=False)
+    broker = broker.crash().start()  # it leads while they take no effect
+    alter(broker, suspend_deletion="no", max_messages_per_subject=limit)
+    decide(broker)
+    monkeypatch.setattr(limits, "DECIDED_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(limits, "DECIDED_BYTES_AT_ONCE", 1)
+    alter(broker, allow_rollup=True)
+    for _ in range(10):
+        decide(broker)
+    assert offsets(broker) == [4, 7, 8, 9]
+
+
 def test_a_sealed_stream_stays_as_it_is() -> None:
     broker = started(suspend_deletion="yes")
     publish(broker, "a", "a sub")
@@ -375,3 +393,22 @@ def test_once_the_level_is_raised_what_each_replica_has_done_alone_is_the_same_o
     told(brokers, ["b sub"])
     brokers.run(1_000)
     assert views(brokers) == [[21, 22, 23]] * 3
+
+
+def test_those_of_before_the_level_was_raised_count_however_many_decisions_that_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "DECIDED_BYTES_AT_ONCE", 1)
+    brokers = Brokers(1, 2, 3, broker_version="0.3.0")
+    brokers.run(5_000)
+    with_stream(brokers, segment_age_ms=900_000)
+    away = next(m for m in brokers.members.values() if m not in (brokers.leader, brokers.led("orders")))
+    memory = brokers.kill(away.broker_id)
+    told(brokers, ["a", "b", "a", "b"])
+    told(brokers, ["a sub", "c"])
+    told(brokers, ["b sub", "d"])
+    brokers.run(1_000)
+    upgraded(brokers, away, memory)
+    brokers.run(30_000)
+    assert partition_of(brokers.led("orders")).stream.has_companion
+    assert views(brokers) == [[4, 5, 6, 7]] * 3
