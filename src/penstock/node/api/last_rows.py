@@ -101,7 +101,7 @@ class LastRows:
         """
         partition, lasts = kept.partition, kept.lasts
         lasts.kept = self._rows
-        with contextlib.suppress(PenstockError, OSError):
+        with contextlib.suppress(PenstockError, OSError, IndexError):  # IndexError: a malformed batch
             view = partition.live_view()
             vfs = view.vfs.cached(reads_max=limits.CACHED_READS_MAX, bytes_max=limits.LASTS_BYTES_MAX)
             if vfs is not None and len(view.segments) <= limits.CACHED_SEGMENTS_MAX:
@@ -110,7 +110,7 @@ class LastRows:
         return kept._replace(rows={} if rows is None else rows)
 
     def _find(self, kept: KeptLasts, names: Sequence[bytes], view: LogView) -> None:
-        """ColdError: the disk is needed for the rest. PenstockError, OSError: a request will tell."""
+        """ColdError: the disk is needed for the rest. PenstockError, OSError, IndexError: a request will tell."""
         rows, lasts, owner = self._rows, kept.lasts, kept.partition.key
         places, table = self._places_of(kept.partition, lasts), lasts.table
         found, unknown = dict[int, bytes](), list[bytes]()

@@ -117,9 +117,9 @@ class DecideRows(Query):
         try:
             self._view = view.reading(vfs)
             rows = list(self._rows())
-        except (PenstockError, OSError):
+        except Exception:  # noqa: BLE001 (the disk is needed, or a disk thread meets it again and reports it)
             self.looked_bytes = 0
-            return False  # the disk is needed, or a disk thread reports what is wrong
+            return False
         finally:
             self._view = view
         hidden = array("q")
