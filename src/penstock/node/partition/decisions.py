@@ -26,7 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.base import limits
-from penstock.base.errors import ErrorCode, PenstockError, RemoteError
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch import codec, masking
 from penstock.batch.codec import Buffer
 from penstock.batch.header import MAY_ROLL_UP, BatchHeader
