@@ -319,15 +319,21 @@ def _subject_mistakes(config: Config) -> Iterator[tuple[bool, str]]:
 # To Penstock
 
 
+def _brief(value: object) -> str:
+    """Return a value as JSON, and of a long one its beginning, with an ellipsis."""
+    text = json.dumps(value)
+    return text if len(text) <= _BRIEF_CHARS else f"{text[: _BRIEF_CHARS - 1]}…"
+
+
 def refused_fields(config: Config) -> Iterator[str]:
     """Yield why a field's value cannot be honoured, each with its name."""
     for field in FIELDS:
         if not field.becomes and config[field.name] != field.default:
             note = f": {field.note}" if field.note else ""
-            yield f"{field.name}: {json.dumps(config[field.name])[:64]} is not supported{note}"
+            yield f"{field.name}: {_brief(config[field.name])} is not supported{note}"
     for name, value in config["consumer_limits"].items():
         if name not in _CONSUMER_LIMITS or type(value) is not int or not 0 < value < 2**63:
-            yield f"consumer_limits: {json.dumps({name: value})[:64]} is not supported"
+            yield f"consumer_limits: {_brief({name: value})} is not supported"
     for name in ("max_age", "duplicate_window", "subject_delete_marker_ttl"):
         if config[name] % _NS_OF_MS:
             yield f"{name}: {config[name]} ns are not whole milliseconds"
@@ -344,6 +350,7 @@ def refused_fields(config: Config) -> Iterator[str]:
         yield f"metadata: the key {KEPT} is the API's own"
 
 
+_BRIEF_CHARS = 64  # of a refused value in an error
 _CONSUMER_LIMITS = ("inactive_threshold", "max_ack_pending")
 
 

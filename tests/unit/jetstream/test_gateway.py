@@ -84,6 +84,12 @@ def test_a_first_sequence_beyond_the_limit_is_refused() -> None:
     assert (refused["err_code"], refused["description"].startswith("first_seq:")) == (10052, True)
 
 
+def test_a_long_value_that_is_refused_is_told_as_its_beginning() -> None:
+    broker = ApiBroker().start()
+    refused = broker.call("STREAM.CREATE.s", {"name": "s", "sources": [{"name": "a" * 300}]})["error"]
+    assert refused["description"] == f'sources: [{{"name": "{"a" * 52}… is not supported'
+
+
 def test_a_request_may_be_an_empty_object_where_it_has_to_be_empty() -> None:
     broker = ApiBroker().start()
     for body in (b"null", b" ", b"[]", b'{"a":1}', b"x"):
