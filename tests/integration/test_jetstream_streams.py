@@ -387,7 +387,7 @@ async def test_streams_of_the_command_line_are_shown(api_broker: BrokerProcess) 
         assert {"cli", "parts"} <= {one["config"]["name"] for one in listed["streams"]}
         assert "offline" not in listed
         assert "parts" in (await said(connection, "STREAM.NAMES"))["streams"]
-        for operation, request in (("MSG.GET", '{"seq":1}'), ("PURGE", ""), ("MSG.DELETE", '{"seq":1}')):
+        for operation, request in (("MSG.GET", '{"seq":1}'), ("PURGE", '{"keep":1}'), ("MSG.DELETE", '{"seq":1}')):
             assert (
                 "2 partitions" in (await said(connection, f"STREAM.{operation}.parts", request))["error"]["description"]
             )
