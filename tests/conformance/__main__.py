@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.conformance.async_nats import AsyncNats
 from tests.conformance.nats_go import NatsGo
+from tests.conformance.nats_java import NatsJava
 from tests.conformance.nats_js import NatsJs
 from tests.conformance.nats_py import NatsPy
 from tests.conformance.natscli import NatsCli
@@ -23,7 +24,7 @@ from tests.conformance.results import RESULTS, Outcome, Result, Run, judged, rea
 from tests.conformance.servers import System
 from tests.conformance.suites import BUILD, Suite, SuiteMissingError
 
-SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsJs(), AsyncNats(), NatsCli())
+SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsJs(), NatsJava(), AsyncNats(), NatsCli())
 JOBS = 2
 AGAIN_MAX = 8  # so many failed tests are tried once more, alone: some peers' tests have short time limits
 
