@@ -1,8 +1,9 @@
 """nats.java's tests of JetStream, key-value and objects, from a checkout, unmodified, with our `nats-server`.
 
 Rules: they are in no package, so CONFORMANCE_NATS_JAVA names the checkout, and CONFORMANCE_NATS_JAVA_RUNNER one of
-java-nats-server-runner, with which they start servers; all else comes from Maven Central (`java/pom.xml`). Each test
-runs in a Java and a network of its own: the runner takes ports that were free a moment ago.
+java-nats-server-runner, with which they start servers; all else comes from Maven Central (`java/pom.xml`). That runner
+is compiled with one change, for both systems: it waits until the server says that it is ready, where it waits 100 ms.
+Each test runs in a Java and a network of its own: the runner takes ports that were free a moment ago.
 """
 
 from __future__ import annotations
@@ -32,6 +33,14 @@ PLACE, RUNNER_PLACE = "CONFORMANCE_NATS_JAVA", "CONFORMANCE_NATS_JAVA_RUNNER"
 _COMMIT, _RUNNER_COMMIT = "103c3653", "fe26e325"
 _CHECKSUM = "342bb1c3887a85b8f80e07242b8952419d168f2f5fe977b4ccd798518d7f1170"
 _RUNNER_CHECKSUM = "b8a2df2222c21cd9e302d111ea424fcd720937fc821f2712e0081162e5d1fe19"
+_STARTS = "isServerReachable(_ports.get(NATS_PORT_KEY), connectValidateTimeout);"
+_WAITS = """\
+for (int seen = 0, looks = 0; looks < 6_000 && process.isAlive(); looks++) {
+    while (seen < nol.getStartupLines().size() && !nol.getStartupLines().get(seen).contains("Server is ready")) seen++;
+    if (seen < nol.getStartupLines().size()) break;
+    sleep(10);
+}
+"""
 _SOURCES = ("src/**/*.java", "src/test/resources/*.conf", "src/test/resources/data/*")
 _POM = Path(__file__).parent / "java" / "pom.xml"
 _PACKAGE = "io.nats.client.impl"
@@ -53,7 +62,7 @@ _JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # a short life
 _CONSOLE = ("org.junit.platform.console.ConsoleLauncher",)
 _PLAIN = ("--disable-banner", "--disable-ansi-colors")
 _TEST_S = 120
-_FOUND = re.compile(r"\[class:(\S+?)\]/\[(?:method|test-template):(\S+)\]$", re.MULTILINE)
+_FOUND = re.compile(r"\[class:(\S+?)\]/\[(?:method|test-template):(.+?)\]$", re.MULTILINE)
 _SAID = re.compile(r" :: (?:FAILED|SKIPPED|ABORTED)\n\t(.*)")
 
 
@@ -76,8 +85,9 @@ class NatsJava:
         program("java", self.name)
         self._build.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(_POM, self._build / "pom.xml")
-        places = [f"-Dcheckout={self._checkout}", f"-Drunner={runner}", "-Dmdep.outputFile=classpath.txt"]
-        steps = ["test-compile", "dependency:build-classpath"]
+        self._copy_runner(runner / "src/main/java/io/nats", self._build / "runner/src/main/java/io/nats")
+        places = [f"-Dcheckout={self._checkout}", f"-Drunner={self._build / 'runner'}"]
+        steps = ["test-compile", "dependency:build-classpath", "-Dmdep.outputFile=classpath.txt"]
         carry_out([program("mvn", self.name), "--quiet", "--batch-mode", *places, *steps], self.name, self._build)
         classes = [part for one in _CLASSES for part in ("--select-class", f"{_PACKAGE}.{one}")]
         said = carry_out([*self._console(), "discover", *_PLAIN, "--details=verbose", *classes], self.name, self._build)
@@ -108,6 +118,15 @@ class NatsJava:
             ended = await run_program(command, self._checkout, environment, _TEST_S)
             await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
         return _outcome(test, ended.code, ended.output)
+
+    def _copy_runner(self, source: Path, target: Path) -> None:
+        """Copy the runner of servers with its change; keep what is the same, so that it is not compiled again."""
+        target.mkdir(parents=True, exist_ok=True)
+        for path in source.glob("*.java"):
+            text = path.read_text(encoding="utf-8").replace(_STARTS, _WAITS + _STARTS)
+            copy = target / path.name
+            if not copy.exists() or copy.read_text(encoding="utf-8") != text:
+                copy.write_text(text, encoding="utf-8")
 
     def _found(self, variable: str, commit: str, checksum: str) -> Path:
         place = os.environ.get(variable)
