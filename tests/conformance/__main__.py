@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.conformance.async_nats import AsyncNats
+from tests.conformance.faststream import FastStream
 from tests.conformance.nats_go import NatsGo
 from tests.conformance.nats_java import NatsJava
 from tests.conformance.nats_js import NatsJs
@@ -24,7 +25,7 @@ from tests.conformance.results import RESULTS, Outcome, Result, Run, judged, rea
 from tests.conformance.servers import System
 from tests.conformance.suites import BUILD, Suite, SuiteMissingError
 
-SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsJs(), NatsJava(), AsyncNats(), NatsCli())
+SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsJs(), NatsJava(), AsyncNats(), FastStream(), NatsCli())
 JOBS = 2
 AGAIN_MAX = 8  # so many failed tests are tried once more, alone: some peers' tests have short time limits
 
