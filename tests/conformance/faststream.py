@@ -2,7 +2,7 @@
 
 Rules: its tests are in no package, so CONFORMANCE_FASTSTREAM names the checkout; what they need comes from PyPI, into
 an environment of their own. They want a server on port 4222, so each test runs with its own in a network of its own.
-Only tests marked `connected` count: the others do without a server.
+Only tests that ask JetStream for something are on its list: the others do with nats-server alone, or without.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FastStream:
     """The suite."""
 
     name = "faststream"
-    version = f"FastStream {_VERSION} ({_COMMIT}), NATS with a server"
+    version = f"FastStream {_VERSION} ({_COMMIT}), subscribers of JetStream"
 
     def __init__(self) -> None:
         self._folder = Path()
