@@ -14,16 +14,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.conformance.async_nats import AsyncNats
+from tests.conformance.faststream import FastStream
 from tests.conformance.nats_go import NatsGo
+from tests.conformance.nats_java import NatsJava
 from tests.conformance.nats_js import NatsJs
 from tests.conformance.nats_py import NatsPy
 from tests.conformance.natscli import NatsCli
 from tests.conformance.page import summary
-from tests.conformance.results import RESULTS, Outcome, Result, Run, judged, read_list, read_run
+from tests.conformance.results import GROUPS, RESULTS, Outcome, Result, Run, judged, read_list, read_run
 from tests.conformance.servers import System
 from tests.conformance.suites import BUILD, Suite, SuiteMissingError
 
-SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsJs(), AsyncNats(), NatsCli())
+SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsJs(), NatsJava(), AsyncNats(), FastStream(), NatsCli())
 JOBS = 2
 AGAIN_MAX = 8  # so many failed tests are tried once more, alone: some peers' tests have short time limits
 
@@ -51,6 +53,11 @@ def _passed_alone(outcome: Outcome) -> Outcome:
     return Outcome(outcome.name, Result.PASSED, f"when it ran alone; before: {outcome.reason}")
 
 
+def named(suite: str, group: str) -> list[str]:
+    """Return the names of a suite's tests of one group."""
+    return [test.name for test in read_list(suite) if test.group == group]
+
+
 def lost(run: Run) -> list[str]:
     """Return the tests that passed in the kept results and do not pass in this run."""
     path = RESULTS / f"{run.suite}.{run.system}.json"
@@ -71,19 +78,23 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--against", type=System, choices=list(System), default=System.PENSTOCK, metavar="SYSTEM")
     parser.add_argument("--keep", action="store_true", help="keep the results in the repository, for the page")
     parser.add_argument("--test", action="append", metavar="NAME", help="run this test only; may be given again")
+    parser.add_argument("--needs", choices=GROUPS, metavar="WORD", help="run the tests of this group only, as `acked`")
     parser.add_argument("--jobs", type=int, default=JOBS, metavar="N", help="run so many tests side by side")
     given = parser.parse_args(arguments)
     if unknown := set(given.suites) - {suite.name for suite in SUITES}:
         parser.error(f"there is no suite {', '.join(sorted(unknown))}")
-    if given.keep and given.test:
+    if given.keep and (given.test or given.needs):
         parser.error("--keep is for whole suites")
+    if given.test and given.needs:
+        parser.error("give --test or --needs")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started is ended
     has_failed = False
     for suite in SUITES:
         if given.suites and suite.name not in given.suites:
             continue
         try:
-            run = asyncio.run(run_suite(suite, given.against, given.test, given.jobs))
+            names = given.test if given.needs is None else named(suite.name, given.needs)
+            run = asyncio.run(run_suite(suite, given.against, names, given.jobs))
         except SuiteMissingError as error:
             print(f"MISSING: {error}", file=sys.stderr)
             has_failed = True

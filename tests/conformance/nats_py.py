@@ -81,13 +81,13 @@ class NatsPy:
                 [*self._alone, *pytest], self._folder, {**environment, "TMPDIR": str(folder)}, _TEST_S
             )
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        return _outcome(test, report, ended.output)
+        return outcome_of_pytest(test, report, ended.output)
 
     def _environment(self, more: dict[str, str]) -> dict[str, str]:
         return {**os.environ, **more, "PYTHONPATH": str(self._folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def _outcome(test: str, report: Path, output: str) -> Outcome:
+def outcome_of_pytest(test: str, report: Path, output: str) -> Outcome:
     """Read what came of one test from pytest's report."""
     if not report.exists():
         return Outcome(test, Result.FAILED, reason(output[-200:]))

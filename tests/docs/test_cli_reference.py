@@ -125,6 +125,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "reach",
             "read-replicas",
             "api-readers",
+            "consumers",
             "replicated",
             "report",
             "scale",

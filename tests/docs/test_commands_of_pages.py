@@ -416,6 +416,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "deliver-over-leaf": {
         "penstock *": "tests/integration/test_leaf_broker.py::test_the_page_does_what_it_says",
     },
+    "move-a-jetstream-application": {
+        "*": "tests/docs/test_move_a_jetstream_application.py::test_the_application_says_the_same",
+    },
     "move-from-jetstream": {
         "* --skip-unstorable": "tests/docs/test_move_from_jetstream.py::test_the_page_does_what_it_says",
     },

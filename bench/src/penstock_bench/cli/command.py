@@ -42,6 +42,7 @@ for _name, _command, _examples in (
     ("subjects", experiments.subjects, experiments.SUBJECTS_EXAMPLES),
     ("key-values", experiments.key_values, experiments.KEY_VALUES_EXAMPLES),
     ("api-readers", experiments.api_readers, experiments.API_READERS_EXAMPLES),
+    ("consumers", experiments.consumers, experiments.CONSUMERS_EXAMPLES),
     ("compaction", experiments.compaction, experiments.COMPACTION_EXAMPLES),
     ("compression", experiments.compression, experiments.COMPRESSION_EXAMPLES),
     ("spark", experiments.spark, experiments.SPARK_EXAMPLES),

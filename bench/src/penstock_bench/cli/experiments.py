@@ -52,6 +52,10 @@ API_READERS_EXAMPLES = examples(
     "penstock bench api-readers",
     "penstock bench api-readers --messages 1000000 --json readers.json",
 )
+CONSUMERS_EXAMPLES = examples(
+    "penstock bench consumers",
+    "penstock bench consumers --replicas 3 --consumers 10000 --json consumers.json",
+)
 COMPACTION_EXAMPLES = examples(
     "# about 9 GB of disk meanwhile",
     "penstock bench compaction",
@@ -320,6 +324,48 @@ def api_readers(
 
     plan = experiment(messages, readers, seconds, rounds)
     run_experiment("api-readers", plan, folder, json_file, less="give fewer --messages")
+
+
+@clearly
+def consumers(
+    messages: Annotated[
+        int,
+        typer.Option("--messages", metavar="N", min=1_000, max=10_000_000, help="Messages of the log that is pulled."),
+    ] = 200_000,
+    count: Annotated[
+        int,
+        typer.Option("--consumers", metavar="N", min=1, max=100_000, help="Durable consumers that wait for messages."),
+    ] = 1_000,
+    replicas: Annotated[
+        int, typer.Option("--replicas", metavar="1|3", min=1, max=3, help="Replicas of the streams: 1 or 3.")
+    ] = 1,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds",
+            metavar="S",
+            min=1,
+            max=600,
+            help="Seconds of waiting, of publishing alone, and to all.",
+        ),
+    ] = 5.0,
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """Measure durable consumers with explicit acks of JetStream's API, beside the same in JetStream.
+
+    Pulls a log and acks each message, and makes many consumers that wait. Prints rates, CPU time and memory of all
+    servers, how long a message takes to all consumers, what that costs another publisher, and, with one replica, how
+    long a consumer is without messages after kill -9.
+    """
+    if replicas not in (1, 3):
+        raise typer.BadParameter("give 1 or 3", param_hint="--replicas")
+    from penstock_bench.experiments.consumers import experiment
+
+    plan = experiment(messages, count, replicas, seconds, rounds)
+    run_experiment("consumers", plan, folder, json_file, less="give fewer --messages")
 
 
 @clearly

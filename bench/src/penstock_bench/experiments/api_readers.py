@@ -26,18 +26,13 @@ import msgspec
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.base.limits import GIB
-from penstock.broker.supervision.child import free_ports
 from penstock_bench.experiments.experiment import Experiment, Row, Turn
-from penstock_bench.load.latency_sender import SendTask, send
+from penstock_bench.load.ack_latencies import ack_latencies, p99
 from penstock_bench.load.nats_socket import NatsSocket, inbox
-from penstock_bench.load.schedule import SchedulePlan
-from penstock_bench.machine import worker
 from penstock_bench.machine.processes import Stopwatch
-from penstock_bench.systems.brokers import TIMEOUT_S, running_brokers, until
-from penstock_bench.systems.system import nats_server
+from penstock_bench.systems.api_servers import JETSTREAM, PENSTOCK, SYSTEMS, api_server
+from penstock_bench.systems.brokers import TIMEOUT_S, until
 
-PENSTOCK, JETSTREAM = "penstock", "jetstream"
-_SYSTEMS = (PENSTOCK, JETSTREAM)
 _LOG, _LIVE = "bench", "live"  # streams: one that is full, one of new messages
 _VALUE = bytes(256)
 _FILL_WINDOW = 2_000
@@ -84,7 +79,7 @@ def experiment(
 ) -> Experiment:
     """Return the experiment; `seconds`: of publishing alone, and beside the readers."""
     rows: list[Row] = []
-    for system in _SYSTEMS:
+    for system in SYSTEMS:
         for name in ("pull", "push"):
             what = f"{system}: ordered {name} consumer, {messages:,} messages of {len(_VALUE)} bytes"
             rows.append(Row(f"{system}-{name}", what, "/s", name, system))
@@ -99,7 +94,7 @@ def experiment(
         rows.append(Row(name, what, "×", name, PENSTOCK, JETSTREAM, 1.0, at_least=True))
         rows.append(Row(f"{name}-cpu", f"{what}: CPU", "×", f"{name}_cpu", PENSTOCK, JETSTREAM, 1.2))
     return Experiment(
-        systems=_SYSTEMS,
+        systems=SYSTEMS,
         begin=partial(_begin, messages=messages, readers=readers, seconds=seconds),
         rounds=rounds or _ROUNDS,
         turn_seconds=messages * 2e-5 + 2 * seconds + readers * 1e-3,
@@ -112,10 +107,7 @@ def experiment(
 @contextmanager
 def _begin(folder: Path, *, messages: int, readers: int, seconds: float) -> Iterator[Turn]:
     with ExitStack() as stack:
-        servers = {
-            PENSTOCK: _penstock(folder / PENSTOCK, stack),
-            JETSTREAM: _jetstream(folder / JETSTREAM, stack),
-        }
+        servers = {name: _started(name, folder / name, stack) for name in SYSTEMS}
         for server in servers.values():
             _fill(server.address, messages)
 
@@ -126,34 +118,19 @@ def _begin(folder: Path, *, messages: int, readers: int, seconds: float) -> Iter
         yield turn
 
 
-def _penstock(folder: Path, stack: ExitStack) -> Server:
-    (port,) = free_ports(1)
-    leaf = f'leafnodes {{ listen: "127.0.0.1:{port}" }}\n'
-    address, process_id = stack.enter_context(nats_server(folder / "nats-server", leaf))
-    options = ("--jetstream-api", "auto", "--jetstream-rights", "manage", "--nats-leaf", f"nats://127.0.0.1:{port}")
-    brokers = stack.enter_context(running_brokers(folder, address, 1, *options))
-    _create(address)
-    return Server(address, {**brokers.by_number(), "nats-server": process_id}, brokers.process_ids[1])
+def _started(system: str, folder: Path, stack: ExitStack) -> Server:
+    """Start a system, and create the streams, once the API is served and delivers."""
+    found = api_server(system, folder, 1, stack)
+    for stream in (_LOG, _LIVE):
+        found.create(stream, f"{stream}.>")
 
-
-def _jetstream(folder: Path, stack: ExitStack) -> Server:
-    config = f'jetstream {{ store_dir: "{folder / "store"}" }}\n'
-    address, process_id = stack.enter_context(nats_server(folder, config))
-    _create(address)
-    return Server(address, {"nats-server": process_id}, process_id)
-
-
-def _create(address: Address) -> None:
-    """Create the streams, once the API is served and delivers."""
-
-    def made() -> bool:
-        with NatsSocket(address, timeout_s=TIMEOUT_S) as nats:
-            for stream in (_LOG, _LIVE):
-                nats.request(f"$JS.API.STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.>"]})
+    def delivers() -> bool:
+        with NatsSocket(found.address, timeout_s=TIMEOUT_S) as nats:
             _consumer(nats, _LOG, {})
         return True
 
-    until(made, "streams and consumers can be made")
+    until(delivers, "consumers can be made")
+    return Server(found.address, found.processes, next(iter(found.processes.values())))
 
 
 def _consumer(nats: NatsSocket, stream: str, config: Mapping[str, Any]) -> str:
@@ -249,27 +226,15 @@ def _many(server: Server, readers: int, seconds: float) -> dict[str, float]:
         for name in names:
             asking.request(f"$JS.API.CONSUMER.DELETE.{_LIVE}.{name}", {})
         return {
-            "p99_ms": 1e3 * _p99(beside),
-            "p99_times": _p99(beside) / _p99(alone),
+            "p99_ms": 1e3 * p99(beside),
+            "p99_times": p99(beside) / p99(alone),
             "reader_bytes": grown / readers,
             "many_cpu": sum(cpu.values()) * RATE / len(beside),  # not by the time that the publisher needs to start
         }
 
 
 def _latencies(server: Server, seconds: float) -> list[float]:
-    """Publish at RATE from another process; return how long each ack took, counted from when its message was due."""
-    plan = SchedulePlan(size=len(_VALUE), rate_per_s=RATE, measured=max(1, round(seconds * RATE)), warm_up=0, seed=1)
-    task = SendTask(server.address, f"{_LIVE}.x", plan, TIMEOUT_S)
-    sent = worker.run(send, task, timeout_s=plan.duration_s + 2 * TIMEOUT_S)
-    if sent.errors or 0 in sent.acked_ns:
-        raise OperationalError(
-            f"{sent.errors} errors, {sent.acked_ns.count(0)} messages without an ack: {sent.first_error}"
-        )
-    return [(acked - due) / 1e9 for due, acked in zip(sent.due_ns, sent.acked_ns, strict=True)]
-
-
-def _p99(latencies_s: list[float]) -> float:
-    return sorted(latencies_s)[len(latencies_s) * 99 // 100]
+    return ack_latencies(server.address, f"{_LIVE}.x", RATE, seconds, len(_VALUE), TIMEOUT_S)
 
 
 def _resident_bytes(process_id: int) -> int:

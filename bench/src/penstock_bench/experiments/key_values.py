@@ -27,18 +27,22 @@ import msgspec
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
 from penstock.base.limits import GIB
-from penstock.broker.supervision.child import free_ports
 from penstock_bench.experiments.experiment import Experiment, Row, Turn
 from penstock_bench.load.nats_socket import NatsSocket, inbox
 from penstock_bench.machine.processes import Stopwatch
-from penstock_bench.systems.brokers import TIMEOUT_S, running_brokers, until
-from penstock_bench.systems.clusters import VARIANTS, JetStreamCluster
-from penstock_bench.systems.system import nats_server
+from penstock_bench.systems.api_servers import JETSTREAM, PENSTOCK, SYSTEMS, api_server
+from penstock_bench.systems.brokers import TIMEOUT_S
 
-PENSTOCK, JETSTREAM = "penstock", "jetstream"
 WINDOW = 100
-_SYSTEMS = (PENSTOCK, JETSTREAM)
 _STREAM, _PREFIX = "KV_bench", b"$KV.bench."
+_CONFIG = {
+    "max_msgs_per_subject": 1,
+    "allow_direct": True,
+    "allow_rollup_hdrs": True,
+    "deny_delete": True,
+    "discard": "new",
+    "duplicate_window": 120_000_000_000,
+}
 _VALUE_BYTES = 200
 _FILL_WINDOW = 2_000
 _CHUNK = 1_000  # frames that are made at once
@@ -81,7 +85,7 @@ def experiment(
     """Return the experiment; `operations`: with many in flight, and a tenth of them one by one."""
     size = f"{keys:,} keys, R{replicas}"
     rows: list[Row] = []
-    for system in _SYSTEMS:
+    for system in SYSTEMS:
         for name, what in _WHAT:
             rows.append(Row(f"{system}-{name}", f"{system}: {what}, {size}", "/s", name, system))
             if name in ("put", "get"):
@@ -91,7 +95,7 @@ def experiment(
     for name, what in _WHAT:
         rows.append(Row(name, f"{what}, by JetStream", "×", name, PENSTOCK, JETSTREAM, 1.0, at_least=True))
     return Experiment(
-        systems=_SYSTEMS,
+        systems=SYSTEMS,
         begin=partial(_begin, keys=keys, replicas=replicas, operations=operations),
         rounds=rounds or _ROUNDS,
         turn_seconds=keys * _SECONDS_A_KEY + operations * 5e-4,
@@ -206,13 +210,11 @@ class Bucket:
 @contextmanager
 def _begin(folder: Path, *, keys: int, replicas: int, operations: int) -> Iterator[Turn]:
     with ExitStack() as stack:
-        found = {
-            PENSTOCK: _penstock(folder / PENSTOCK, replicas, stack),
-            JETSTREAM: _jetstream(folder / JETSTREAM, replicas, stack),
-        }
         buckets: dict[str, Bucket] = {}
-        for name, (address, processes) in found.items():
-            bucket = buckets[name] = Bucket(address, processes, keys)
+        for name in SYSTEMS:
+            server = api_server(name, folder / name, replicas, stack)
+            address = server.create(_STREAM, f"{_PREFIX.decode()}>", **_CONFIG)
+            bucket = buckets[name] = Bucket(address, server.processes, keys)
             stack.callback(bucket.close)
             bucket.fill()
 
@@ -228,52 +230,3 @@ def _begin(folder: Path, *, keys: int, replicas: int, operations: int) -> Iterat
             )
 
         yield turn
-
-
-def _create(address: Address, replicas: int) -> None:
-    """Create the bucket's stream, once the API is served."""
-    config = {
-        "name": _STREAM,
-        "subjects": [f"{_PREFIX.decode()}>"],
-        "num_replicas": replicas,
-        "max_msgs_per_subject": 1,
-        "allow_direct": True,
-        "allow_rollup_hdrs": True,
-        "deny_delete": True,
-        "discard": "new",
-        "duplicate_window": 120_000_000_000,
-    }
-
-    def made() -> bool:
-        with NatsSocket(address, timeout_s=TIMEOUT_S) as nats:
-            nats.request(f"$JS.API.STREAM.CREATE.{_STREAM}", config)
-        return True
-
-    until(made, "the bucket is made")
-
-
-def _penstock(folder: Path, replicas: int, stack: ExitStack) -> tuple[Address, Mapping[str, int]]:
-    """Start brokers on a nats-server; return its address, and all process ids."""
-    (port,) = free_ports(1)
-    leaf = f'leafnodes {{ listen: "127.0.0.1:{port}" }}\n'
-    address, process_id = stack.enter_context(nats_server(folder / "nats-server", leaf))
-    options = ("--jetstream-api", "auto", "--jetstream-rights", "manage", "--nats-leaf", f"nats://127.0.0.1:{port}")
-    brokers = stack.enter_context(running_brokers(folder, address, replicas, *options))
-    _create(address, replicas)
-    brokers.wait_until_in_sync(brokers.client.stream(_STREAM, timeout=TIMEOUT_S), replicas)
-    return address, {**brokers.by_number(), "nats-server": process_id}
-
-
-def _jetstream(folder: Path, replicas: int, stack: ExitStack) -> tuple[Address, Mapping[str, int]]:
-    """Start JetStream; return the address of the leader's server, and all process ids."""
-    if replicas == 1:
-        address, process_id = stack.enter_context(
-            nats_server(folder, f'jetstream {{ store_dir: "{folder / "store"}" }}\n')
-        )
-        _create(address, replicas)
-        return address, {"nats-server": process_id}
-    cluster = stack.enter_context(VARIANTS["jetstream-r3"].start(folder))
-    assert isinstance(cluster, JetStreamCluster)
-    _create(next(iter(cluster.servers.values())).address, replicas)
-    leader = until(lambda: cluster.leader_if_whole(_STREAM), "all replicas of the bucket are current")
-    return cluster.servers[leader].address, {name: one.process_id for name, one in cluster.servers.items()}
