@@ -129,6 +129,7 @@ class Node:
         self._decisions = self._router.decisions
         self._erasures = self._router.erasures
         self._survey_marks, self._expiries = self._router.survey_marks, self._router.expiries
+        self._schedules = self._router.schedules
         self._mark_snapshots = self._router.mark_snapshots
         self._metrics_collector = NodeMetricsCollector(
             context, self._cluster, self._replicas, self._listener, self._router, self.meters
@@ -171,6 +172,7 @@ class Node:
         self._deletions.stop()
         self._decisions.stop(STOPPING)
         self._expiries.stop()
+        self._schedules.stop()
         self._erasures.stop()
         self._fetches.give_up(STOPPING)
         self._replicas.remote_dedup.stop()
@@ -216,6 +218,7 @@ class Node:
         self._deletions.stop()
         self._decisions.stop(STOPPING)
         self._expiries.stop()
+        self._schedules.stop()
         self._erasures.stop()
         self._listened.stop(now)
         self._ingest_backlog.go_on(self._ingest, must=True)
@@ -275,13 +278,13 @@ class Node:
         |----------------------|--------------------------------------------------------------------------------|
         | OPENED               | hidden rows                                                                    |
         | BEGAN                | rollups, retention of staged rows; deletions that wait for a companion log;    |
-        |                      | decisions by limits by subject and rollups; expiry                             |
+        |                      | decisions by limits by subject and rollups; expiry; schedules                  |
         | RESIGNED             | callers that wait are sent to the new leader; group offsets are dropped        |
         | COMMITTED            | followers, readers, publications of staged rows; rollups; the consumer of      |
         |                      | companion logs; hidden rows; decisions by limits by subject and rollups;       |
-        |                      | expiry                                                                         |
+        |                      | expiry; schedules                                                              |
         | SHOWN                | readers; these decisions, and requests that wait for them; rollups of all;     |
-        |                      | expiry                                                                         |
+        |                      | expiry; schedules                                                              |
         | FLUSHED              | the leader that is followed                                                    |
         | LOG_START_RAISED     | followers, truncations, hidden rows                                            |
         | ROLE_DUE             | roles; the consumer of companion logs                                          |
@@ -304,6 +307,8 @@ class Node:
                         self._decisions.check(partition)
                     if partition.stream.config.allow_message_ttl:
                         self._expiries.check(partition)
+                    if partition.stream.config.allows_schedules:
+                        self._schedules.check(partition)
                     if self._publishing:
                         self._publishing.grown(partition)
                 case PartitionEventKind.SHOWN:
@@ -312,6 +317,8 @@ class Node:
                     self._decisions.shown(partition)
                     if partition.stream.config.allow_message_ttl:
                         self._expiries.check(partition)
+                    if partition.stream.config.allows_schedules:
+                        self._schedules.check(partition)
                 case PartitionEventKind.FLUSHED:
                     replicas.follows.flushed(partition)
                 case PartitionEventKind.LOG_START_RAISED:
@@ -323,6 +330,7 @@ class Node:
                     self._deletions.companion_led(partition)
                     self._decisions.check(partition)
                     self._expiries.check(partition)
+                    self._schedules.check(partition)
                 case PartitionEventKind.RESIGNED:
                     self._resigned(partition)
                 case PartitionEventKind.ROLE_DUE:
@@ -638,6 +646,7 @@ class Node:
         self._replicas.tick(now)
         self._decisions.resume(now.elapsed_us)
         self._expiries.tick(now.elapsed_us)
+        self._schedules.tick(now.elapsed_us)
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
@@ -670,6 +679,7 @@ class Node:
             self._replicas.next_deadline_us,
             self._decisions.next_deadline_us,
             self._expiries.next_deadline_us,
+            self._schedules.next_deadline_us,
             self._budget.refusals.next_deadline_us,
         ):
             if deadline_us is not None and deadline_us < wake_us:
@@ -735,6 +745,7 @@ class Node:
         self._erasures.refuse(partition, error)
         self._survey_marks.ended(partition)
         self._expiries.forget(partition)
+        self._schedules.forget(partition)
         self._publishing.grown(partition)
         self._listener.remove(partition)
         self._offsets.ended(partition)
@@ -754,6 +765,7 @@ class Node:
         self._erasures.refuse(partition, error)
         self._survey_marks.ended(partition)
         self._expiries.forget(partition)
+        self._schedules.forget(partition)
         self._offsets.ended(partition)
         self._schemas.ended(partition)
 

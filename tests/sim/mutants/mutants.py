@@ -261,14 +261,14 @@ CLUSTER_MUTANTS = (
     Mutant(
         "producers outlive the leadership",
         _PARTITION,
-        "        self.dedup = self.lasts = self.newcomers = self.producers = self.published = None\n        text =",
-        "        self.dedup = self.lasts = self.newcomers = self.published = None\n        text =",
+        "        self.dedup = self.lasts = self.producers = self.published = None\n        self.newcomers =",
+        "        self.dedup = self.lasts = self.published = None\n        self.newcomers =",
     ),
     Mutant(
         "ids outlive the leadership",
         _PARTITION,
-        "        self.dedup = self.lasts = self.newcomers = self.producers = self.published = None\n        text =",
-        "        self.lasts = self.newcomers = self.producers = self.published = None\n        text =",
+        "        self.dedup = self.lasts = self.producers = self.published = None\n        self.newcomers =",
+        "        self.lasts = self.producers = self.published = None\n        self.newcomers =",
     ),
     Mutant(
         "a follower truncates to what is committed instead of by lineage",
