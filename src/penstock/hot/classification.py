@@ -615,7 +615,7 @@ class Classified:
     def _keep_asked(self, data: bytes, offset: int) -> None:
         """Record what the row with this offset asks for: rollup, message id."""
         fields = self._fields
-        self.has_rollups = self.has_rollups or fields.ends_schedule
+        self.has_rollups = self.has_rollups or (fields.ends_schedule and self.allows_rollups)
         if fields.rollup >= 0:
             found = lifetimes.rollup(data, fields.rollup, fields.rollup_end)
             self.has_rollups = self.has_rollups or found == _OF_SUBJECT

@@ -110,10 +110,8 @@ def checked(group: MessageGroup, rules: ScheduleRules | None) -> tuple[MessageGr
 def _verdict(fields: dict[bytes, bytes], subject: bytes, rules: ScheduleRules | None) -> int | Schedule:
     """Return why a message is not taken, 0 if it is no schedule, or the schedule."""
     found = parsed(fields)
-    if rules is None:
-        if found:
-            return verdicts.NO_SCHEDULES
-        return _of_ending(fields, subject) or (verdicts.NO_SCHEDULES if fields.get(_NEXT) else 0)
+    if rules is None:  # what a JetStream stream republishes tells its scheduler, and comes without a reply subject
+        return verdicts.NO_SCHEDULES if found else 0
     if isinstance(found, Schedule):
         found = _of_schedule(found, fields, subject, rules) or found
     if isinstance(found, int) and found:

@@ -594,6 +594,7 @@ def json_config(config: Config) -> Config:
         if not (field.is_omitted and config[field.name] == field.default)
     }
     level = "1" if config["allow_msg_ttl"] or config["subject_delete_marker_ttl"] else "0"
+    level = "2" if config["allow_msg_schedules"] else level
     shown["metadata"] = {
         **config["metadata"],
         "_nats.level": str(API_LEVEL),

@@ -971,6 +971,29 @@ Left out is a marker that takes what came while the log was read: the time for i
 """
 
 
+MUTANTS_OF_SCHEDULES = (
+    Mutant(
+        "a schedule is sent again though its message is in the log",
+        "penstock.node.api.schedules",
+        "        if end < one.sent_end or (one.blocks",
+        "        if (one.blocks",
+    ),
+    Mutant(
+        "what was sent ends no schedule",
+        "penstock.node.partition.decisions",
+        "                ended_at |= self._ending(stored)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a new leader knows only the schedules that come to it",
+        "penstock.node.api.schedules",
+        "ExpiryBlocks(partition.log_start, budget)",
+        "ExpiryBlocks(partition.log.log_end, budget)",
+    ),
+)
+"""Mutants of schedules: `tests/sim/test_schedules.py` has the writers that show them."""
+
+
 MUTANTS_OF_GATEWAY = (
     Mutant(
         "a broker denies streams that it does not know yet",
@@ -1070,6 +1093,7 @@ _OTHERS = (
     *MUTANTS_OF_OBSERVERS,
     *MUTANTS_OF_DISKS,
     *MUTANTS_OF_EXPIRY,
+    *MUTANTS_OF_SCHEDULES,
 )
 
 
