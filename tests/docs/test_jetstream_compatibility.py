@@ -157,6 +157,16 @@ async def _told(one: Publisher) -> str:
     return outcomes.pop()
 
 
+async def _repeating(one: Publisher) -> str:
+    patterns = ("@every 5s", "@hourly", "0 0 5 * * *")
+    outcomes = {
+        await outcome(one.acked({"Nats-Schedule": each, "Nats-Schedule-Target": "later.t"}, "later.py"))
+        for each in patterns
+    }
+    assert len(outcomes) == 1, outcomes
+    return outcomes.pop()
+
+
 def headed(headers: dict[str, str], subject: str = "orders.py", **how: Any) -> Try:
     return lambda one: one.acked(headers, subject, **how)
 
@@ -193,7 +203,13 @@ PUBLISHING: dict[str, Try] = {
     "`Nats-Rollup`, on another stream": headed({"Nats-Rollup": "sub"}),
     "`Nats-Batch-Id`, `Nats-Batch-Sequence`": headed({"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1"}),
     "`Nats-Incr`": headed({"Nats-Incr": "+1"}),
-    "`Nats-Schedule`": headed({"Nats-Schedule": "@at 2099-01-01T00:00:00Z", "Nats-Schedule-Target": "orders.t"}),
+    "`Nats-Schedule: @at …`, on a stream with `--allow-message-schedules yes`": headed(
+        {"Nats-Schedule": "@at 2099-01-01T00:00:00Z", "Nats-Schedule-Target": "later.t"}, "later.py"
+    ),
+    "`Nats-Schedule: @every …`, `@hourly`, a cron pattern": _repeating,
+    "`Nats-Schedule`, on another stream": headed(
+        {"Nats-Schedule": "@at 2099-01-01T00:00:00Z", "Nats-Schedule-Target": "orders.t"}
+    ),
     "`Nats-Scheduler`, `Nats-Schedule-Next`, `Nats-Required-Api-Level`, any other `Nats-` header": _told,
     "a payload beyond the stream's `--max-message-bytes`": lambda one: one.js.publish("small.py", b"x" * 2_000),
     "a stream that is sealed or read-only": headed({}, "sealed.py"),
@@ -363,6 +379,7 @@ async def connected(broker: BrokerProcess) -> AsyncIterator[Publisher]:
         await client.create_stream("orders", "orders.>")
         await client.create_stream("short", "short.>", allow_message_ttl=True)
         await client.create_stream("rolled", "rolled.>", allow_rollup=True)
+        await client.create_stream("later", "later.>", allow_rollup=True, allow_message_schedules=True)
         await client.create_stream("small", "small.>", max_message_bytes=1_000)
         await client.create_stream("sealed", "sealed.>")
         await client.seal_stream("sealed")

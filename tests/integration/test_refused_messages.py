@@ -15,7 +15,6 @@ from tests.integration.publishers import connected_to
 ASKING = [
     "Nats-Batch-Id",
     "Nats-Incr",
-    "Nats-Schedule",
 ]
 
 SPACES = ["literal.a\u00a0b", "literal.\u3000", "literal.a\u2028b"]

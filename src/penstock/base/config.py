@@ -167,6 +167,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     deny_purge: bool | msgspec.UnsetType = msgspec.UNSET  # nothing can be purged, for ever; UNSET: no
     # The last message of a subject leaves a marker for so long when it expires. UNSET: none; so is None, in changes.
     subject_delete_marker_ttl_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+    # Messages with a Nats-Schedule header are sent to another subject of the stream at their time. UNSET: refused
+    allow_message_schedules: bool | msgspec.UnsetType = msgspec.UNSET
     # JetStream's API sends its messages over NATS, in clear. UNSET: unless its files are encrypted
     nats_readable: bool | msgspec.UnsetType = msgspec.UNSET
     first_offset: int | msgspec.UnsetType = msgspec.UNSET  # of each partition's log. UNSET: 0. Cannot be altered
@@ -229,7 +231,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             msgspec.structs.force_setattr(self, "discard", msgspec.UNSET)
         for name in (
             "more_subjects", "former_subjects", "description", "metadata", "deny_delete", "deny_purge",
-            "discard_new_per_subject", "first_offset",
+            "discard_new_per_subject", "first_offset", "allow_message_schedules",
         ):  # fmt: skip
             if not getattr(self, name):  # UNSET is false, too
                 msgspec.structs.force_setattr(self, name, msgspec.UNSET)
@@ -261,6 +263,11 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Number of messages of each subject that readers are shown of a partition; None: no limit hides any."""
         most = self.max_messages_per_subject
         return None if most is msgspec.UNSET or self.discard_new_per_subject is not msgspec.UNSET else most
+
+    @property
+    def allows_schedules(self) -> bool:
+        """True if its messages may be schedules."""
+        return self.allow_message_schedules is True
 
     @property
     def marker_ttl_ms(self) -> int:
@@ -340,6 +347,7 @@ ALTERABLE = frozenset(
         "deny_delete",
         "deny_purge",
         "subject_delete_marker_ttl_ms",
+        "allow_message_schedules",
         "nats_readable",
         "partitions",  # can only increase, alone or with
         "range_bounds",
@@ -549,6 +557,8 @@ def _consequences(config: StreamConfig) -> list[str]:
         mistakes += [f"discard_new_per_subject: {one}" for one in _new_per_subject_mistakes(config)]
     if config.subject_delete_marker_ttl_ms is not msgspec.UNSET:
         mistakes += [f"subject_delete_marker_ttl_ms: {one}" for one in _marker_mistakes(config)]
+    if config.allow_message_schedules is not msgspec.UNSET:
+        mistakes += [f"allow_message_schedules: {one}" for one in _schedule_mistakes(config)]
     if config.denies_purge and config.allow_rollup:
         mistakes.append("deny_purge: a rollup purges; choose one of deny_purge and allow_rollup")
     mistakes += _split_mistakes(config)
@@ -576,6 +586,20 @@ def _marker_mistakes(config: StreamConfig) -> Iterator[str]:
         yield "with 'compact' messages with a key go after a pass; choose one of the two"
     if config.max_age_ms is not None and config.retain is Retain.UNTIL_ARCHIVED:
         yield "a message that leaves one at its max_age_ms does not wait for archives, as retain 'until-archived' says"
+
+
+def _schedule_mistakes(config: StreamConfig) -> Iterator[str]:
+    """Yield what keeps scheduled messages from being sent exactly once."""
+    if not config.allow_rollup:
+        yield "it needs allow_rollup, as a schedule takes the place of the one before on its subject"
+    if config.partitions > 1 or config.competes:
+        yield "a schedule and its target subject may belong to different logs; it needs one partition, and no group"
+    if config.discard is Discard.NEW:
+        yield "a full stream would refuse scheduled messages; choose discard 'old'"
+    if config.compact:
+        yield "with 'compact' brokers remove schedules by key; choose one of the two"
+    if config.schema_check is SchemaCheck.REFUSE:
+        yield "no check is made when a scheduled message is sent; choose schema_check 'count' or 'no'"
 
 
 def _new_per_subject_mistakes(config: StreamConfig) -> Iterator[str]:

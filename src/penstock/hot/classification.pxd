@@ -66,6 +66,7 @@ cdef class Classified:
     cdef bint is_only
     cdef readonly bint needs_ids
     cdef readonly bint needs_lasts
+    cdef readonly bint needs_schedules
     cdef readonly list unknown
     cdef readonly list uncounted
     cdef HeaderFields _fields
@@ -78,6 +79,7 @@ cdef class Classified:
     cdef bint _is_added
     cdef int64_t _log_start
     cdef bytes _mistyped
+    cdef bytes _schedules
     cdef int64_t _room_rows
     cdef int64_t _room_bytes
     cdef int64_t _subject_max
@@ -166,6 +168,8 @@ cdef class Classified:
     @cython.locals(found=int64_t)
     cdef int _of_ttl(self, const unsigned char* text) except? -3
 
+    cdef int _of_schedule(self, Py_ssize_t row) except? -3
+
     @cython.locals(fields=HeaderFields)
     cdef int _of_rollup(self, const unsigned char* text) except? -3
 
@@ -252,6 +256,7 @@ cpdef Classified classify(
     bint refuses_subjects = *,
     dict found_counts = *,
     bint is_only = *,
+    bytes schedules = *,
 )
 
 @cython.locals(out=Classified, opened=OpenedEnvelopes)

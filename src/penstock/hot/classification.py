@@ -19,6 +19,7 @@ the offset of the first; the id of a message that becomes a row is known from th
 | UNKNOWN_LAST    | expects a sequence of its subject that cannot be known     |                        |
 | NO_SEQUENCE     | names another subject, and expects no last sequence of it  |                        |
 | BAD_EXPECTED    | names no other subject whose last sequence can be expected |                        |
+| NO_SCHEDULES …  | is no schedule that can be taken: see `ingest.schedules`   |                        |
 | BAD_TTL         | has an invalid time to live                                |                        |
 | TTL_DISABLED    | has a time to live, and the stream does not allow it       |                        |
 | BAD_ROLLUP      | has an invalid rollup                                      |                        |
@@ -93,11 +94,21 @@ FULL_BYTES = 26
 FULL_SUBJECT = 27
 NO_SEQUENCE = 28
 BAD_EXPECTED = 29
-LAST = BAD_EXPECTED
+NO_SCHEDULES = 30
+BAD_SCHEDULE = 31
+CRON_SCHEDULE = 32
+BAD_TARGET = 33
+BAD_SCHEDULE_TTL = 34
+BAD_SCHEDULE_ROLLUP = 35
+BAD_SOURCE = 36
+BAD_SCHEDULER = 37
+BAD_TIME_ZONE = 38
+LAST = BAD_TIME_ZONE
 
 _DUPLICATE = -1
 _UNDECIDED = -2
 _UNREAD = -4
+_UNCHECKED = -5
 _INVALID = lifetimes.INVALID
 _OF_SUBJECT = lifetimes.OF_SUBJECT
 _OF_ALL = lifetimes.OF_ALL
@@ -155,18 +166,18 @@ class Classified:
     `refused` that a JetStream consumer delivers: they are not answered, so it redelivers them. `controls`: the number
     of JetStream heartbeats and flow control requests. `misaddressed`: the first rows that name another stream and ask
     for an ack. `flow_replies`: the answers to the latter, as NATS commands, or
-    None. `rollup_row`: the last row that rolls up the whole partition, or -1. With `needs_ids` or `needs_lasts` nothing
-    is decided: the caller must first load the log's message ids, or search the last offsets of the subjects `unknown`,
-    and count the messages of those of `uncounted`.
+    None. `rollup_row`: the last row that rolls up the whole partition, or -1. With `needs_ids`, `needs_lasts` or
+    `needs_schedules` nothing is decided: the caller must first load the log's message ids, or search the last offsets
+    of the subjects `unknown`, and count the messages of those of `uncounted`, or check what concerns schedules.
     """
 
     __slots__ = ("_counted_from", "_fields", "_found_counts", "_found_lasts", "_has_envelopes", "_ids", "_is_added",
                  "_key", "_key_end", "_lasts", "_lasts_before", "_log_start", "_mistyped", "_noted", "_number",
-                 "_opened", "_partition", "_refuses_subjects", "_room_bytes", "_room_rows", "_subject_max",
-                 "_tracks_ids", "allows_rollups", "allows_ttls", "competes", "controls", "duplicates", "elsewhere",
-                 "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "is_only", "misaddressed", "needs_ids",
-                 "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows", "uncounted",
-                 "undelivered", "unknown")  # fmt: skip
+                 "_opened", "_partition", "_refuses_subjects", "_room_bytes", "_room_rows", "_schedules",
+                 "_subject_max", "_tracks_ids", "allows_rollups", "allows_ttls", "competes", "controls", "duplicates",
+                 "elsewhere", "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "is_only",
+                 "misaddressed", "needs_ids", "needs_lasts", "needs_schedules", "other_stream", "refused",
+                 "reserved", "rollup_row", "rows", "uncounted", "undelivered", "unknown")  # fmt: skip
 
     _opened: Any  # None if `_has_envelopes` is False
 
@@ -191,6 +202,7 @@ class Classified:
         self._found_lasts: dict[bytes, int] | None = None
         self._is_added = False
         self._mistyped: bytes | None = None
+        self._schedules: bytes | None = None  # verdicts on what concerns schedules, of all messages
         self._room_rows = self._room_bytes = -1  # for further rows; -1: any number
         self._subject_max = 0  # number of messages from `_counted_from` on that a subject may have; 0: any
         self._counted_from = 0
@@ -198,7 +210,7 @@ class Classified:
         self._found_counts: dict[bytes, int] | None = None
         self._lasts_before: SubjectTable | None = None  # what has been `_lasts` until a rollup of all
         self._noted = 0  # number of rows that `lasts` includes
-        self.needs_lasts = False
+        self.needs_lasts = self.needs_schedules = False
         self.unknown: list[bytes] = []
         self.uncounted: list[bytes] = []
         self.duplicates: list[RefusedMessage] = []
@@ -424,7 +436,15 @@ class Classified:
             self._number = last_sequence
             return WRONG_SEQUENCE
         verdict = self._of_ids(self.group.data, last_sequence) if fields.id >= 0 or fields.last_id >= 0 else 0
+        if verdict == 0 and (fields.is_schedule or fields.ends_schedule):
+            verdict = self._of_schedule(row)
         return self._of_rollup(text) if verdict == 0 and fields.rollup >= 0 else verdict
+
+    def _of_schedule(self, row: int) -> int:
+        """Return the verdict on a message with headers of JetStream's scheduler."""
+        if self._has_envelopes and self._opened.holds(row):
+            return UNSUPPORTED if self._fields.is_schedule else 0
+        return _UNCHECKED if self._schedules is None else self._schedules[row]
 
     def _asks_the_log(self, row: int) -> bool:
         """True if the verdict depends on the messages before this one."""
@@ -462,6 +482,8 @@ class Classified:
             self.needs_ids = True
         elif verdict == _UNREAD:
             self.needs_lasts = True
+        elif verdict == _UNCHECKED:
+            self.needs_schedules = True
         elif verdict == _DUPLICATE:
             self.duplicates.append(self._refused(row, verdict, reply, reply_end))
         elif verdict == ELSEWHERE:
@@ -593,6 +615,7 @@ class Classified:
     def _keep_asked(self, data: bytes, offset: int) -> None:
         """Record what the row with this offset asks for: rollup, message id."""
         fields = self._fields
+        self.has_rollups = self.has_rollups or (fields.ends_schedule and self.allows_rollups)
         if fields.rollup >= 0:
             found = lifetimes.rollup(data, fields.rollup, fields.rollup_end)
             self.has_rollups = self.has_rollups or found == _OF_SUBJECT
@@ -758,6 +781,7 @@ def classify(
     refuses_subjects: bool = False,
     found_counts: dict[bytes, int] | None = None,
     is_only: bool = True,
+    schedules: bytes | None = None,
 ) -> Classified:
     """Check `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
 
@@ -770,6 +794,8 @@ def classify(
     content; -1: any number. `subject_max`: how many messages from `counted_from` on a subject may have, 0: any number.
     A message beyond that is refused with `refuses_subjects`, else it takes the place of another, and needs no room for
     a row. `found_counts`: what was counted below `lasts`; -2: that failed. `is_only`: there is no other partition.
+    `schedules`: a verdict for each message, of which those with headers of JetStream's scheduler count; None: they are
+    to be checked first. IndexError: it has another length.
     """
     has_room = (room_rows < 0 or group.count <= room_rows) and (
         room_bytes < 0 or len(group.data) + _ROW_BYTES * group.count <= room_bytes
@@ -791,6 +817,9 @@ def classify(
     out._found_lasts, out._is_added = found_lasts, is_added  # noqa: SLF001 (of its own module)
     if mistyped is not None and len(mistyped) != group.count:
         raise IndexError(f"{len(mistyped)} marks for {group.count} messages")
+    if schedules is not None and len(schedules) != group.count:
+        raise IndexError(f"{len(schedules)} verdicts for {group.count} messages")
+    out._schedules = schedules  # noqa: SLF001
     out._mistyped = mistyped  # noqa: SLF001 (of its own module)
     out._room_rows = -1 if group.count <= room_rows else room_rows  # noqa: SLF001
     out._room_bytes = room_bytes  # noqa: SLF001
@@ -798,7 +827,7 @@ def classify(
     out._refuses_subjects, out._found_counts = refuses_subjects, found_counts  # noqa: SLF001
     out.take(name, acks_replies, message_bytes_max, skips_reserved, log_end, False, acks_envelopes)
     out.note_rows(log_end)
-    if out.needs_ids or out.needs_lasts:
+    if out.needs_ids or out.needs_lasts or out.needs_schedules:
         out.take_back(log_end)
     return out
 

@@ -17,6 +17,9 @@ cdef Py_ssize_t _KEY
 cdef Py_ssize_t _ENCODED_KEY
 cdef Py_ssize_t _ACK
 cdef Py_ssize_t _TOMBSTONE
+cdef Py_ssize_t _SCHEDULE_NEXT
+cdef Py_ssize_t _SCHEDULER
+cdef bytes _SCHEDULE
 cdef unsigned char _COLON
 cdef bytes _CRLF
 
@@ -35,6 +38,8 @@ cdef class HeaderFields:
     cdef readonly Py_ssize_t tombstone, tombstone_end
     cdef readonly Py_ssize_t ttl, ttl_end
     cdef readonly bint unsupported
+    cdef readonly bint is_schedule
+    cdef readonly bint ends_schedule
 
     cdef void clear(self) noexcept
 

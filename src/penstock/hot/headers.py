@@ -6,6 +6,8 @@ blank line: NATS ignores text after it, too. A line without a colon is no header
 | a name that begins with `Nats-` or `Penstock-`            | result                                                 |
 |-----------------------------------------------------------|--------------------------------------------------------|
 | it is honoured                                            | its value's begin and end, without surrounding space   |
+| it is of JetStream's scheduler: `Nats-Schedule` with any  | `is_schedule`, or `ends_schedule` for what it sets on  |
+| end, `Nats-Scheduler`                                     | the messages that it sends; `ingest.schedules` checks  |
 | another one that begins with a name in _REQUESTS          | `unsupported`: a JetStream request not supported here  |
 | Penstock sets it on messages that it relays or publishes  | ignored: it tells the message's origin or form         |
 | any other one that begins with `Penstock-`                | `unsupported`: a request of a later version            |
@@ -43,7 +45,7 @@ _TOLD = (
     b"Penstock-Timestamp",
 )
 """Headers set by JetStream's scheduler, by `penstock relay` or by a typed publisher, which tell a message's origin or
-form. Without this list, the next one would take these names for requests.
+form. Without this list, the next one would take these names for requests. The first two may end a schedule.
 """
 _REQUESTS = (
     b"Nats-Batch-",
@@ -73,6 +75,9 @@ _KEY = _NAMES.index(b"Penstock-Key:")
 _ENCODED_KEY = _NAMES.index(b"Penstock-Key-Base64:")
 _ACK = _NAMES.index(b"Penstock-Ack:")
 _TOMBSTONE = _NAMES.index(b"Penstock-Tombstone:")
+_SCHEDULE_NEXT = _NAMES.index(b"Nats-Schedule-Next:")
+_SCHEDULER = _NAMES.index(b"Nats-Scheduler:")
+_SCHEDULE = b"Nats-Schedule"
 
 _COLON = 0x3A
 _CRLF = b"\r\n"
@@ -86,8 +91,10 @@ class HeaderFields:
         "ack_end",
         "encoded_key",
         "encoded_key_end",
+        "ends_schedule",
         "id",
         "id_end",
+        "is_schedule",
         "key",
         "key_end",
         "last_id",
@@ -119,10 +126,15 @@ class HeaderFields:
         """Forget the last block."""
         self.ack = self.encoded_key = self.id = self.key = self.last_id = self.sequence = self.stream = -1
         self.subject_sequence = self.other_subject = self.tombstone = self.ttl = self.rollup = -1
-        self.unsupported = False
+        self.unsupported = self.is_schedule = self.ends_schedule = False
 
     def forget_publisher(self) -> None:
-        """Clear the ack and the expectations, which are the first publisher's, of a relayed message."""
+        """Clear the ack and the expectations, which are the first publisher's, of a relayed message.
+
+        It ends no schedule here, and is none: JetStream sends it.
+        """
+        self.unsupported = self.unsupported or self.is_schedule
+        self.is_schedule = self.ends_schedule = False
         self.ack = self.stream = self.sequence = self.subject_sequence = self.other_subject = self.last_id = -1
 
     def read(self, text: bytes, begin: int, end: int) -> None:
@@ -185,8 +197,13 @@ class HeaderFields:
         elif place == _ROLLUP:
             if self.rollup < 0:
                 self.rollup, self.rollup_end = begin, end
+        elif place == _SCHEDULE_NEXT or place == _SCHEDULER:  # noqa: SIM109 (a tuple is no C comparison)
+            self.ends_schedule = True
         elif place < 0 and _is_request(text, line, colon):
-            self.unsupported = True
+            if memory.begins(text, line, colon, _SCHEDULE):
+                self.is_schedule = True
+            else:
+                self.unsupported = True
 
 
 def asked_for(text: bytes, begin: int, end: int) -> bytes:

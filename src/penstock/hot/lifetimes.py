@@ -68,6 +68,11 @@ def ttl_s(text: bytes, begin: _int, end: _int) -> int:
     return seconds if seconds <= _TTL_S_MAX else INVALID
 
 
+def is_ttl(text: bytes) -> bool:
+    """True if the non-empty text is a TTL."""
+    return ttl_s(text, 0, len(text)) != INVALID
+
+
 def rollup(text: bytes, begin: _int, end: _int) -> int:
     """Parse the non-empty text[begin:end] as a rollup: OF_SUBJECT, OF_ALL or INVALID."""
     if _is_word(text, begin, end, _SUB):

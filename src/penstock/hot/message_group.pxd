@@ -51,6 +51,9 @@ cdef class MessageGroup:
     )
     cpdef drop_subject_prefix(self, bytes prefix)
 
+    @cython.locals(out=MessageGroup, at=Py_ssize_t, row=Py_ssize_t, numbers="int32_t*")
+    cpdef MessageGroup with_headers(self, dict replaced)
+
     @cython.locals(begin=Py_ssize_t, end=Py_ssize_t)
     cdef bytes _part(self, Py_ssize_t row, Py_ssize_t place)
 

@@ -188,6 +188,28 @@ class MessageGroup:
                 return row
         return last
 
+    def with_headers(self, replaced: dict[int, bytes]) -> MessageGroup:
+        """Return the same messages, of which some rows have other header blocks."""
+        data = bytearray(self.data)
+        places_of: dict[int, tuple[int, int]] = {}
+        for row, block in replaced.items():
+            places_of[row] = len(data), len(data) + len(block)
+            data += block
+        out = MessageGroup(bytes(data))
+        out.keys += self.keys
+        out.enveloped, out.too_large = self.enveloped, self.too_large
+        numbers = self.numbers
+        for row in range(self.count):
+            at = row * places.STRIDE
+            begin, end = numbers[at + places.HEADERS], numbers[at + places.HEADERS + 1]
+            if row in places_of:
+                begin, end = places_of[row]
+            out.add(
+                numbers[at], numbers[at + 1], numbers[at + 2], numbers[at + 3], begin, end,
+                numbers[at + 6], numbers[at + 7], numbers[at + 8], numbers[at + 9], numbers[at + 10], numbers[at + 11],
+            )  # fmt: skip
+        return out
+
     def drop_subject_prefix(self, prefix: bytes) -> None:
         """Take `prefix` off the subjects that begin with it and go on with a `$`."""
         size = len(prefix)

@@ -74,6 +74,16 @@ def ttl_disabled() -> AckError:
     return AckError(400, 10166, "per-message TTL is disabled")
 
 
+def schedules_disabled() -> AckError:
+    """The message is a schedule, and the stream does not allow it."""
+    return AckError(400, 10188, "message schedules is disabled")
+
+
+def invalid_schedule(err_code: int, description: str) -> AckError:
+    """The message is no schedule that can be taken; see `ingest.schedules`."""
+    return AckError(400, err_code, description)
+
+
 def no_sequence() -> AckError:
     """Another subject is named, and no last sequence of it is expected."""
     return AckError(400, 10193, "missing sequence for expected last sequence per subject")

@@ -9,7 +9,7 @@ and no message is shorter than 15 bytes on the wire. A test checks that they sta
 size. Of values that do not fit their schemas, the first SCHEMA_EXPLAINED_PER_GROUP_MAX are explained, in bounded texts.
 
 The checks run in JetStream's order: expected stream, time to live, last subject sequence, last
-sequence, message id, last id, rollup, size.
+sequence, message id, last id, schedule, rollup, size.
 
 | header                                    | effect                                                               |
 |-------------------------------------------|----------------------------------------------------------------------|
@@ -27,7 +27,9 @@ sequence, message id, last id, rollup, size.
 | `Nats-Expected-Last-Msg-Id`               | stored only if the last message has that id                          |
 | `Nats-TTL`                                | deleted after that time, if the stream allows it                     |
 | `Nats-Rollup: sub|all`                    | deletes older ones, of its subject or all, if the stream allows it   |
-| other `Nats-` names that request something | refused, without an effect: `Nats-Batch-`, `Nats-Schedule`, …        |
+| `Nats-Schedule: @at TIME`, and others     | sent to another subject of the stream then, if it allows schedules   |
+| `Nats-Schedule…`, `Nats-Scheduler`        | (`ingest.schedules`)                                                 |
+| other `Nats-` names that request something | refused, without an effect: `Nats-Batch-`, …                         |
 | every other `Nats-` name                  | stored, no effect, as in JetStream                                   |
 | names that Penstock gives to what it      | stored, no effect                                                    |
 | delivers                                  |                                                                      |
@@ -72,7 +74,7 @@ from penstock.hot.headers import HeaderFields, unsupported
 from penstock.hot.message_group import MessageGroup, TooLarge
 from penstock.hot.message_ids import MessageIds
 from penstock.hot.subject_table import SubjectTable
-from penstock.ingest import acks
+from penstock.ingest import acks, schedules
 from penstock.ingest.last_sequences import LastSequences
 from penstock.ingest.value_check import UNDECIDED, ValueCheck
 from penstock.messages.streams import CONSUMER_CONTROL, UNMET_EXPECTATION
@@ -118,6 +120,7 @@ class AdmissionRules:
     dedup_ids_max: int
     allows_ttls: bool
     allows_rollups: bool
+    scheduled: schedules.ScheduleRules | None = None  # None: messages that are schedules are refused
     competes: bool = False
     subject_max: int = 0  # messages of a subject, if what comes beyond is refused or needs no room; else 0
     refuses_subjects: bool = False  # what comes beyond is refused, unless it is a rollup
@@ -144,6 +147,7 @@ class AdmissionRules:
             dedup_ids_max=config.dedup_ids_max,
             allows_ttls=config.allow_message_ttl,
             allows_rollups=config.allow_rollup,
+            scheduled=schedules.ScheduleRules.of(config) if config.allows_schedules else None,
             competes=config.competes,
             is_only=config.partitions == 1,
             refuses_misfits=config.schema_check is SchemaCheck.REFUSE,
@@ -227,12 +231,19 @@ def admit(
     stream that refuses what does not fit. `counted_from`: offset from which on the messages of a subject count.
     """
     table, found_lasts, found_counts = (None,) * 3 if lasts is None else (lasts.table, lasts.found, lasts.found_counts)
-    found = classify(
-        group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
-        rules.acks_envelopes, ids, rules.dedup_window_us is not None, table, log_start, rules.allows_ttls,
-        rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added, *room, rules.subject_max, counted_from,
-        rules.refuses_subjects, found_counts, rules.is_only,
-    )  # fmt: skip
+
+    def classified(verdicts: bytes | None) -> Classified:
+        return classify(
+            group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
+            rules.acks_envelopes, ids, rules.dedup_window_us is not None, table, log_start, rules.allows_ttls,
+            rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added, *room, rules.subject_max,
+            counted_from, rules.refuses_subjects, found_counts, rules.is_only, verdicts,
+        )  # fmt: skip
+
+    found = classified(None)
+    if found.needs_schedules:
+        group, verdicts = schedules.checked(group, rules.scheduled)
+        found = classified(verdicts)
     if found.needs_ids or found.needs_lasts:
         out = Admission(found.rows, needs_ids=found.needs_ids, needs_lasts=found.needs_lasts)
         out.unknown, out.uncounted = [*dict.fromkeys(found.unknown)], [*dict.fromkeys(found.uncounted)]
@@ -416,6 +427,10 @@ def _body(verdict: int, quoted: bytes | None, rules: AdmissionRules) -> bytes:
             return acks.error_body(rules.name, acks.rollup_failed("rollup value invalid: it is neither sub nor all"))
         case classification.ROLLUP_DISABLED:
             return acks.error_body(rules.name, acks.rollup_failed("rollup not permitted"))
+        case classification.NO_SCHEDULES:
+            return acks.error_body(rules.name, acks.schedules_disabled())
+        case _ if verdict in schedules.REFUSALS:
+            return acks.error_body(rules.name, acks.invalid_schedule(*schedules.REFUSALS[verdict]))
         case classification.BAD_TOMBSTONE:
             text = "Penstock-Tombstone must be 1, with an empty payload"
             return acks.error_body(rules.name, acks.bad_request(text))

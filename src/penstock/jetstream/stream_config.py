@@ -130,7 +130,14 @@ FIELDS = (
     ),
     ConfigField("allow_msg_counter", "bool", False, "", is_omitted=True),
     ConfigField("allow_atomic", "bool", False, "", is_omitted=True),
-    ConfigField("allow_msg_schedules", "bool", False, "", is_omitted=True),
+    ConfigField(
+        "allow_msg_schedules",
+        "bool",
+        False,
+        "allow_message_schedules",
+        "`@at` only; cannot be disabled later",
+        is_omitted=True,
+    ),
     ConfigField("allow_batched", "bool", False, "", is_omitted=True),
     ConfigField("persist_mode", "PersistModeType", "", "", choices=("", "default", "async"), is_omitted=True),
     ConfigField("metadata", "map[string]string", {}, "metadata", "without `_nats.` keys that the API adds"),
@@ -258,6 +265,10 @@ def completed(wanted: WantedConfig) -> Config:
         if not config["allow_rollup_hdrs"]:
             config["deny_purge"] = False
         config["allow_msg_ttl"] = config["allow_rollup_hdrs"] = True
+    if config["allow_msg_schedules"] and config["discard"] != "new" and not config["allow_rollup_hdrs"]:
+        if is_pedantic:
+            raise invalid_config("message scheduling cannot be set if roll-ups are disabled")
+        config["allow_rollup_hdrs"], config["deny_purge"] = True, False
     if config["sealed"]:
         config |= _OF_SEALED
     _check(config)
@@ -296,6 +307,8 @@ def _mistakes(config: Config) -> Iterator[tuple[bool, str]]:
     marker_ns = config["subject_delete_marker_ttl"]
     yield 0 < marker_ns < _S_NS, "subject delete marker TTL must be at least 1 second"
     yield marker_ns < 0, "subject delete marker TTL must not be negative"
+    is_refused = config["allow_msg_schedules"] and config["discard"] == "new" and not config["sealed"]
+    yield is_refused, "message scheduling cannot use discard new"
     has_mirror = config["mirror"] is not None
     yield has_mirror and marker_ns > 0, "subject delete markers forbidden on mirrors"
     yield config["mirror_direct"] and not has_mirror, "stream has no mirror but does have mirror direct"
@@ -414,6 +427,7 @@ _FIELDS_HERE: Mapping[str, Callable[[Config], Any]] = {
     "allow_rollup": lambda config: config["allow_rollup_hdrs"],
     "allow_message_ttl": lambda config: config["allow_msg_ttl"],
     "subject_delete_marker_ttl_ms": lambda config: config["subject_delete_marker_ttl"] // _NS_OF_MS or None,
+    "allow_message_schedules": lambda config: config["allow_msg_schedules"],
     "metadata": _kept_metadata,
     "first_offset": lambda config: max(0, config["first_seq"] - 1),
 }
@@ -436,6 +450,7 @@ _SOURCES = {
     "allow_rollup": ("allow_rollup_hdrs",),
     "allow_message_ttl": ("allow_msg_ttl",),
     "subject_delete_marker_ttl_ms": ("subject_delete_marker_ttl",),
+    "allow_message_schedules": ("allow_msg_schedules",),
     "metadata": ("metadata", "allow_direct", "max_bytes", *_KEPT_LIMITS),
 }
 """The fields of JetStream's config from which a change of Penstock's field follows."""
@@ -459,6 +474,8 @@ def changes(old: Config, new: Config) -> dict[str, Any]:
             raise invalid_config(f"stream configuration update can not {text}")
     if old["allow_msg_ttl"] and not new["allow_msg_ttl"]:
         raise invalid_config("message TTL status can not be disabled")
+    if old["allow_msg_schedules"] and not new["allow_msg_schedules"]:
+        raise invalid_config("message schedules can not be disabled")
     if old["num_replicas"] != new["num_replicas"]:
         text = f"it is {old['num_replicas']}, and cannot be changed to {new['num_replicas']}"
         raise invalid_config(f"num_replicas: {text}: a stream keeps the number with which it was created")
@@ -510,6 +527,7 @@ def shown_config(state: StreamState) -> Config:
         "allow_rollup_hdrs": here.allow_rollup,
         "allow_msg_ttl": here.allow_message_ttl,
         "subject_delete_marker_ttl": here.marker_ttl_ms * _NS_OF_MS,
+        "allow_msg_schedules": here.allows_schedules,
         "max_consumers": limited.consumers or -1,
         "consumer_limits": limited.told,
         "metadata": metadata,
@@ -576,6 +594,7 @@ def json_config(config: Config) -> Config:
         if not (field.is_omitted and config[field.name] == field.default)
     }
     level = "1" if config["allow_msg_ttl"] or config["subject_delete_marker_ttl"] else "0"
+    level = "2" if config["allow_msg_schedules"] else level
     shown["metadata"] = {
         **config["metadata"],
         "_nats.level": str(API_LEVEL),

@@ -97,6 +97,7 @@ CONFIG_FIELDS: Mapping[str, Version] = {
     "deny_purge": (0, 4),
     "subject_delete_marker_ttl_ms": (0, 4),
     "nats_readable": (0, 4),
+    "allow_message_schedules": (0, 4),
     "first_offset": (0, 4),
 }
 

@@ -130,6 +130,7 @@ class Node:
         self._decisions = self._router.decisions
         self._erasures = self._router.erasures
         self._survey_marks, self._expiries = self._router.survey_marks, self._router.expiries
+        self._schedules = self._router.schedules
         self._mark_snapshots = self._router.mark_snapshots
         self._consumer_logs = self._router.consumer_logs
         self._metrics_collector = NodeMetricsCollector(
@@ -173,6 +174,7 @@ class Node:
         self._deletions.stop()
         self._decisions.stop(STOPPING)
         self._expiries.stop()
+        self._schedules.stop()
         self._erasures.stop()
         self._fetches.give_up(STOPPING)
         self._replicas.remote_dedup.stop()
@@ -219,6 +221,7 @@ class Node:
         self._deletions.stop()
         self._decisions.stop(STOPPING)
         self._expiries.stop()
+        self._schedules.stop()
         self._erasures.stop()
         self._listened.stop(now)
         self._ingest_backlog.go_on(self._ingest, must=True)
@@ -278,14 +281,15 @@ class Node:
         |----------------------|--------------------------------------------------------------------------------|
         | OPENED               | hidden rows                                                                    |
         | BEGAN                | rollups, retention of staged rows; deletions that wait for a companion log;    |
-        |                      | decisions by limits by subject and rollups; expiry; logs of consumers          |
+        |                      | decisions by limits by subject and rollups; expiry; schedules; logs of         |
+        |                      | consumers                                                                      |
         | RESIGNED             | callers that wait are sent to the new leader; group offsets, and what is known |
         |                      | of logs of consumers, are dropped                                              |
         | COMMITTED            | followers, readers, publications of staged rows; rollups; the consumer of      |
         |                      | companion logs; hidden rows; decisions by limits by subject and rollups;       |
-        |                      | expiry; logs of consumers                                                      |
+        |                      | expiry; schedules; logs of consumers                                           |
         | SHOWN                | readers; these decisions, and requests that wait for them; rollups of all;     |
-        |                      | expiry                                                                         |
+        |                      | expiry; schedules                                                              |
         | FLUSHED              | the leader that is followed                                                    |
         | LOG_START_RAISED     | followers, truncations, hidden rows                                            |
         | ROLE_DUE             | roles; the consumer of companion logs                                          |
@@ -308,6 +312,8 @@ class Node:
                         self._decisions.check(partition)
                     if partition.stream.config.allow_message_ttl:
                         self._expiries.check(partition)
+                    if partition.stream.config.allows_schedules:
+                        self._schedules.check(partition)
                     if self._publishing:
                         self._publishing.grown(partition)
                     self._consumer_logs.committed(partition)
@@ -317,6 +323,8 @@ class Node:
                     self._decisions.shown(partition)
                     if partition.stream.config.allow_message_ttl:
                         self._expiries.check(partition)
+                    if partition.stream.config.allows_schedules:
+                        self._schedules.check(partition)
                 case PartitionEventKind.FLUSHED:
                     replicas.follows.flushed(partition)
                 case PartitionEventKind.LOG_START_RAISED:
@@ -328,6 +336,7 @@ class Node:
                     self._deletions.companion_led(partition)
                     self._decisions.check(partition)
                     self._expiries.check(partition)
+                    self._schedules.check(partition)
                     self._consumer_logs.began(partition)
                 case PartitionEventKind.RESIGNED:
                     self._resigned(partition)
@@ -663,6 +672,7 @@ class Node:
         self._replicas.tick(now)
         self._decisions.resume(now.elapsed_us)
         self._expiries.tick(now.elapsed_us)
+        self._schedules.tick(now.elapsed_us)
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
@@ -695,6 +705,7 @@ class Node:
             self._replicas.next_deadline_us,
             self._decisions.next_deadline_us,
             self._expiries.next_deadline_us,
+            self._schedules.next_deadline_us,
             self._budget.refusals.next_deadline_us,
         ):
             if deadline_us is not None and deadline_us < wake_us:
@@ -760,6 +771,7 @@ class Node:
         self._erasures.refuse(partition, error)
         self._survey_marks.ended(partition)
         self._expiries.forget(partition)
+        self._schedules.forget(partition)
         self._publishing.grown(partition)
         self._listener.remove(partition)
         self._offsets.ended(partition)
@@ -780,6 +792,7 @@ class Node:
         self._erasures.refuse(partition, error)
         self._survey_marks.ended(partition)
         self._expiries.forget(partition)
+        self._schedules.forget(partition)
         self._offsets.ended(partition)
         self._schemas.ended(partition)
         self._consumer_logs.ended(partition)

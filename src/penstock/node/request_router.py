@@ -65,6 +65,7 @@ from penstock.node.api.mark_snapshots import MarkSnapshots
 from penstock.node.api.metadata_api import Handler, MetadataApi
 from penstock.node.api.offsets import GroupOffsets
 from penstock.node.api.row_decisions import RowDecisions
+from penstock.node.api.schedules import Schedules
 from penstock.node.api.schema_checks import SchemaChecks
 from penstock.node.api.schema_registry import SchemaRegistry
 from penstock.node.api.staged_publishing import StagedPublisher
@@ -136,6 +137,7 @@ class RequestRouter:
             write=self.storing.append_to_companion,
         )
         self.expiries = Expiries(context, cluster, replicas, self.storing, self.deletions)
+        self.schedules = Schedules(context, replicas, self.storing, self.deletions)
         troubles = companions.troubles
         self.consumer_logs = ConsumerLogs(context, cluster, find, replicas.partitions, troubles, append=write)
         self.mark_snapshots = MarkSnapshots(context, replicas, write=self.storing.append_to_companion)

@@ -262,14 +262,14 @@ CLUSTER_MUTANTS = (
     Mutant(
         "producers outlive the leadership",
         _PARTITION,
-        "        self.dedup = self.lasts = self.newcomers = self.producers = self.published = None\n        text =",
-        "        self.dedup = self.lasts = self.newcomers = self.published = None\n        text =",
+        "        self.dedup = self.lasts = self.producers = self.published = None\n        self.newcomers =",
+        "        self.dedup = self.lasts = self.published = None\n        self.newcomers =",
     ),
     Mutant(
         "ids outlive the leadership",
         _PARTITION,
-        "        self.dedup = self.lasts = self.newcomers = self.producers = self.published = None\n        text =",
-        "        self.lasts = self.newcomers = self.producers = self.published = None\n        text =",
+        "        self.dedup = self.lasts = self.producers = self.published = None\n        self.newcomers =",
+        "        self.lasts = self.producers = self.published = None\n        self.newcomers =",
     ),
     Mutant(
         "a follower truncates to what is committed instead of by lineage",
@@ -1007,6 +1007,29 @@ Left out is a marker that takes what came while the log was read: the time for i
 """
 
 
+MUTANTS_OF_SCHEDULES = (
+    Mutant(
+        "a schedule is sent again though its message is in the log",
+        "penstock.node.api.schedules",
+        "        if end < one.sent_end or (one.blocks",
+        "        if (one.blocks",
+    ),
+    Mutant(
+        "what was sent ends no schedule",
+        "penstock.node.partition.decisions",
+        "                ended_at |= self._ending(stored)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a new leader knows only the schedules that come to it",
+        "penstock.node.api.schedules",
+        "ExpiryBlocks(partition.log_start, budget)",
+        "ExpiryBlocks(partition.log.log_end, budget)",
+    ),
+)
+"""Mutants of schedules: `tests/sim/test_schedules.py` has the writers that show them."""
+
+
 MUTANTS_OF_GATEWAY = (
     Mutant(
         "a broker denies streams that it does not know yet",
@@ -1107,6 +1130,7 @@ _OTHERS = (
     *MUTANTS_OF_OBSERVERS,
     *MUTANTS_OF_DISKS,
     *MUTANTS_OF_EXPIRY,
+    *MUTANTS_OF_SCHEDULES,
 )
 
 

@@ -32,12 +32,6 @@ REFUSED = [
     "Nats-Batch-Id",
     "Nats-Batch-Sequence",
     "Nats-Incr",
-    "Nats-Schedule",
-    "Nats-Schedule-Rollup",
-    "Nats-Schedule-Source",
-    "Nats-Schedule-TTL",
-    "Nats-Schedule-Target",
-    "Nats-Schedule-Time-Zone",
     # of families that request something, whatever comes later; and names that are nearly one that is honoured
     "Nats-Batch-Of-A-Later-Version",
     "Nats-Expected-Of-A-Later-Version",
@@ -60,6 +54,10 @@ STORED = [
     "Nats-Required-Api-Level",
     "Nats-Response-Type",
     "Nats-Schedule-Next",
+    "Nats-Schedule-Rollup",
+    "Nats-Schedule-Source",
+    "Nats-Schedule-TTL",
+    "Nats-Schedule-Target",
     "Nats-Scheduler",
     "Nats-Sequence",
     "Nats-Server-Xkey",
@@ -85,6 +83,8 @@ STORED = [
     "Penstock-Schema",
     "Penstock-Timestamp",
 ]
+FLAGS = ("unsupported", "is_schedule", "ends_schedule")
+SCHEDULES = ["Nats-Schedule", "Nats-Schedule-Time-Zone"]  # `1` is none, and 10188 where they are not allowed
 RULES = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>", allow_message_ttl=True, allow_rollup=True))
 
 
@@ -97,7 +97,7 @@ def test_honoured(name: str, value: str) -> None:
     fields = headers.HeaderFields()
     text = block(name, value)
     fields.read(text, 0, len(text))
-    begins = {one for one in dir(fields) if not one.startswith("_") and one != "unsupported"}
+    begins = {one for one in dir(fields) if not one.startswith("_") and one not in FLAGS}
     begins = {one for one in begins if not callable(getattr(fields, one))}
     places = [one for one in begins if not one.endswith("_end") and getattr(fields, one) >= 0]
     assert [text[getattr(fields, one) : getattr(fields, f"{one}_end")] for one in places] == [value.encode()]
@@ -119,11 +119,26 @@ def test_stored(name: str) -> None:
     admission = admit(groups.group_of([(b"orders.a", b"r", block(name), b"v")]), RULES, log_end=0)
     assert groups.headers(admission.rows) == [block(name)]
     assert (admission.errors, admission.dropped) == ([], {})
-    assert not headers.unsupported(block(name))
+    assert not headers.unsupported(block(name)) or name.startswith("Nats-Schedule-")
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_are_refused_where_they_are_not_allowed(name: str) -> None:
+    admission = admit(groups.group_of([(b"orders.a", b"r", block(name), b"v")]), RULES, log_end=0)
+    (error,) = parse_acks(b"".join(admission.errors))
+    assert (len(admission.rows), error.err_code) == (0, 10188)
+
+
+@pytest.mark.parametrize("name", ["Nats-Schedule", "Nats-Schedule-Target", "Nats-Schedule-TTL"])
+def test_schedules_that_a_consumer_delivers_are_refused(name: str) -> None:
+    reply = b"$JS.ACK.stream.consumer.1.2.3.4.0"
+    admission = admit(groups.group_of([(b"orders.a", reply, block(name), b"v")]), RULES, log_end=0)
+    assert (len(admission.rows), admission.dropped) == (0, {"refused": 1})
+    assert admission.undelivered
 
 
 def test_each_name_is_in_one_list() -> None:
-    names = [*HONOURED, *REFUSED, *STORED]
+    names = [*HONOURED, *REFUSED, *STORED, *SCHEDULES]
     assert len(names) == len(set(names))
 
 

@@ -27,6 +27,7 @@ from tests.sim.mutants.mutants import (
     MUTANTS_OF_OBSERVERS,
     MUTANTS_OF_OWNERS,
     MUTANTS_OF_RIGHTS,
+    MUTANTS_OF_SCHEDULES,
     MUTANTS_OF_SCHEMAS,
     MUTANTS_OF_SUBJECTS,
 )
@@ -51,6 +52,7 @@ PLANTED = {
             *MUTANTS_OF_OBSERVERS,
             *MUTANTS_OF_DISKS,
             *MUTANTS_OF_EXPIRY,
+            *MUTANTS_OF_SCHEDULES,
         )
     },
     **{name: (Patch(mutant.module, mutant.old, mutant.new),) for name, mutant in RAFT_MUTANTS.items()},

@@ -315,6 +315,13 @@ FIELDS = (
         "Whether a message may delete all earlier ones, of its subject or of the stream, with the header Nats-Rollup. "
         "If not, such a message is refused.",
     ),
+    _switch(
+        "allow_message_schedules",
+        "--allow-message-schedules",
+        "Whether a message may be sent to another subject of the stream at a given time, with the header "
+        "'Nats-Schedule: @at TIME'. If not, such a message is refused. It needs --allow-rollup, one partition and "
+        "--discard old.",
+    ),
     Field(
         "encryption",
         "--encryption",

@@ -59,6 +59,7 @@ class StreamChanges(TypedDict, total=False):
     deny_delete: bool
     deny_purge: bool
     subject_delete_marker_ttl_ms: int | None
+    allow_message_schedules: bool
     nats_readable: bool
     partitions: int
     range_bounds: tuple[str, ...]

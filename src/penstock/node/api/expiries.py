@@ -94,14 +94,9 @@ class _Expiring:
     def over(self) -> None:
         """Forget the round."""
         self.is_busy, self.query, self.markers_end = False, None, None
-        if self.newcomers is not None and self.partition.newcomers is self.newcomers:
-            self.partition.newcomers = None
+        if self.newcomers is not None:
+            self.partition.forget_newcomers(self.newcomers)
         self.newcomers = None
-
-
-def _newcomers(log_end: int) -> SubjectTable:
-    """Return what subjects get from now on, to be recorded."""
-    return SubjectTable(limits.EXPIRY_NEWCOMERS_MAX, log_end)
 
 
 class Expiries:
@@ -210,7 +205,7 @@ class Expiries:
             if not partition.knows_hidden:
                 raise RemoteError(ErrorCode.NOT_YET, "what is hidden is not known yet")
             if one.rules.marker_us:
-                one.newcomers = partition.newcomers = _newcomers(partition.log.log_end)
+                one.newcomers = partition.note_newcomers()
             view = partition.live_view()
         except RemoteError as error:
             self._retry(one, error)
@@ -233,7 +228,7 @@ class Expiries:
 
     def _append_markers(self, one: _Expiring, query: FindExpired) -> None:
         partition, newcomers = one.partition, one.newcomers
-        if newcomers is None or partition.newcomers is not newcomers or newcomers.known_from > query.log_end:
+        if newcomers is None or newcomers not in partition.newcomers or newcomers.known_from > query.log_end:
             self._retry(one, None)  # what has come since the round began is not known
             return
         find, hidden, log_start = newcomers.find, partition.log.hidden or NONE, partition.log_start

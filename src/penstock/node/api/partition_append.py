@@ -76,10 +76,10 @@ def append(
         partition.rollup_at = base_offset + asked.rollup_row
     if header.flags & MAY_ROLL_UP:
         partition.rolled_up_end = header.end_offset
-    if partition.newcomers is not None:
+    for table in partition.newcomers:
         ends, text = BatchRows(message, LAYOUT).subjects()
-        partition.newcomers.note_column(ends, text, header.count, base_offset)
-        partition.newcomers.written()
+        table.note_column(ends, text, header.count, base_offset)
+        table.written()
     if partition.lasts is not None:
         partition.lasts.appended(message, base_offset)
         partition.keep_rows(message)
@@ -104,7 +104,7 @@ def append_at(partition: Partition, caller: Hashable, check: CheckAppend, now: N
         partition.rolled_up_end = header.end_offset
     if asked.rollup_row >= 0:
         partition.rollup_at = codec.offsets(check.message)[asked.rollup_row]
-    partition.newcomers = None
+    partition.newcomers = ()
     partition.dedup = partition.lasts = None  # rebuilt from the log, which has the offsets of the rows
     partition.row_limit = None if partition.row_limit is None else RowLimit(partition.stream.config)
     _wait(partition, caller, header, now, step)

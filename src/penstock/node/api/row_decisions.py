@@ -180,6 +180,7 @@ class RowDecisions:
             skips_damage=skips,
             rollups=hides_gaps or (rollups and begin < partition.rolled_up_end),  # else there are none
             hides_gaps=hides_gaps,
+            ends_schedules=partition.stream.config.allows_schedules,
         )
         # With others at work, few run at a time, so that what comes meanwhile is decided on together.
         is_alone = not self._busy

@@ -11,6 +11,9 @@ wake a disk thread and the loop again takes longer.
 | 1      | `SubjectTable` | the row of its subject before it, whether it is there     | the same                       |
 | 2, …   | `LastRows`     | the oldest of the last `limit` rows that are still there  | all before it, by the memory   |
 
+A message that was scheduled, or ends a schedule before its time, hides the schedules on the subject that it names
+(`Nats-Scheduler`, ADR 111), whatever the limit is: so a schedule goes with what it has sent, in one step.
+
 A rollup of all hides whatever is before it. What limit and rollups hide is the sum of both: a rollup takes the oldest
 rows of a subject, so the last ones that are left are the same, whichever comes first.
 
@@ -34,6 +37,7 @@ from penstock.commitlog import LiveCounts, LogView, SubjectQueries, TooManyRowsE
 from penstock.hot.lifetimes import OF_ALL, OF_SUBJECT
 from penstock.hot.rows import BatchRows
 from penstock.hot.subject_table import SubjectTable, TableBudget
+from penstock.ingest.schedules import ended
 from penstock.live.last_rows import LastRows
 from penstock.live.marks import ROWS_BYTES_MAX
 from penstock.live.row_set import NONE, RowSet
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _OFFSET, _SUBJECT = 0, 1  # columns of the rows
+_SCHEDULE_LINE = b"\r\nNats-Schedule:"
+_NEXT_LINE = b"\r\nNats-Schedule-Next:"
 
 
 class DecisionMemory:
@@ -69,7 +75,8 @@ class DecideRows(Query):
 
     `has_others`: rows were hidden by others than the limit. `skips_damage`: no other replica has what cannot be read,
     so that nothing is to be decided on there. `rollups`: they take effect. `hides_gaps`: offsets that this log lacks
-    are hidden, too, as each replica's cleaner has applied rollups alone until now.
+    are hidden, too, as each replica's cleaner has applied rollups alone until now. `ends_schedules`: the stream allows
+    schedules.
     """
 
     def __init__(
@@ -82,6 +89,7 @@ class DecideRows(Query):
         skips_damage: bool,
         rollups: bool = False,
         hides_gaps: bool = False,
+        ends_schedules: bool = False,
     ) -> None:
         super().__init__(view.as_stored())
         self._hidden_rows = view.hidden
@@ -96,6 +104,7 @@ class DecideRows(Query):
         self._skips_damage = skips_damage
         self._rollups = rollups
         self._hides_gaps = hides_gaps
+        self._ends_schedules = ends_schedules
 
     def run(self) -> None:
         """Raise RemoteError, CorruptionError, OSError or QueryGivenUpError; then the memory is to be dropped."""
@@ -140,7 +149,10 @@ class DecideRows(Query):
         self.hidden = RowSet.of(hidden)
         if self._rollups:
             by_limit = self.hidden.count
-            self.hidden |= self._roll_up(*self._last_rollups())
+            of_all, of_subjects, ended_at = self._last_rollups()
+            self.hidden |= self._roll_up(of_all, of_subjects)
+            if later := {subject: offset for subject, offset in ended_at.items() if offset > of_all}:
+                self.hidden |= self._earlier(later, max(self._view.log_start, of_all), only_schedules=True)
             if self._hides_gaps:
                 self.hidden |= self._gaps()
             self.is_rollup = self.hidden.count > by_limit
@@ -245,17 +257,23 @@ class DecideRows(Query):
 
     # Rollups.
 
-    def _last_rollups(self) -> tuple[int, dict[str, int]]:
-        """Return the last rollup of all (or -1), and that of each subject; lower `decided_end` after enough bytes."""
+    def _last_rollups(self) -> tuple[int, dict[str, int], dict[str, int]]:
+        """Return the last rollup of all (or -1), that of each subject, and the last row that ends the schedule on each.
+
+        Lower `decided_end` after enough bytes.
+        """
         import pyarrow.compute as pc
 
-        of_all, of_subjects = -1, dict[str, int]()
+        of_all, of_subjects, ended_at = -1, dict[str, int](), dict[str, int]()
         size_bytes = 0
         batches = partial(self._view.batches, wants=self._may_roll_up)
         for header, data in self._past_damage(self.begin, self.decided_end, batches):
             self._tell(len(data))
-            rows = self._live(_with_kinds(header, data))
-            rows = rows.filter(pc.greater(rows.column("kind"), 0))
+            stored = _with_kinds(header, data)
+            if self._ends_schedules:
+                ended_at |= self._ending(stored)
+            live = self._live(stored)
+            rows = live.filter(pc.greater(live.column("kind"), 0)).drop_columns("headers")
             for offset, subject, kind in zip(*(column.to_pylist() for column in rows.columns), strict=True):
                 if not self.begin <= offset < self.decided_end:
                     continue
@@ -267,7 +285,16 @@ class DecideRows(Query):
             if not self._memory.limit and size_bytes >= limits.DECIDED_BYTES_AT_ONCE:
                 self.decided_end = min(self.decided_end, header.end_offset)
                 break
-        return of_all, of_subjects
+        return of_all, of_subjects, ended_at
+
+    def _ending(self, rows: pa.RecordBatch) -> dict[str, int]:
+        """Return by subject which rows to decide on end the schedule there."""
+        found = dict[str, int]()
+        rows = rows.filter(_has_line(rows, _NEXT_LINE))
+        for offset, block in zip(rows.column("offset").to_pylist(), rows.column("headers").to_pylist(), strict=True):
+            if self.begin <= offset < self.decided_end and (subject := ended(block)) is not None:
+                found[subject.decode("utf-8", "replace")] = offset
+        return found
 
     def _may_roll_up(self, header: BatchHeader) -> bool:
         self._tell(0)
@@ -284,7 +311,7 @@ class DecideRows(Query):
             before |= RowSet.of(row for subject, offset in later.items() for row in memory.roll_up(subject, offset))
         return before
 
-    def _earlier(self, rollups: Mapping[str, int], start: int) -> RowSet:
+    def _earlier(self, rollups: Mapping[str, int], start: int, *, only_schedules: bool = False) -> RowSet:
         """Return the live rows from `start` on that are before the rollups of their subjects."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -292,13 +319,16 @@ class DecideRows(Query):
         found = NONE
         left = {subject: subject.encode() for subject in rollups}
         queries = SubjectQueries(self._view, self.decided_end, self._tell)
-        batches = partial(self._view.batches, reverse=True, wants=self._may_show)
+        wants = self._may_show_schedules if only_schedules else self._may_show
+        batches = partial(self._view.batches, reverse=True, wants=wants)
         for begin, end in self._ranges(queries, left.values(), start, max(rollups.values(), default=start)):
             names, bounds = pa.array([*left], pa.utf8()), pa.array([rollups[one] for one in left], pa.int64())
             for header, data in self._past_damage(begin, end, batches, reverse=True):
                 self._tell(len(data))
                 rows = self._live(_with_kinds(header, data))
-                offsets, subjects, kinds = rows.columns
+                if only_schedules:
+                    rows = rows.filter(_has_line(rows, _SCHEDULE_LINE))
+                offsets, subjects, kinds, _ = rows.columns
                 is_before = pc.less(offsets, bounds.take(pc.index_in(subjects, value_set=names)))
                 goes = pc.and_(pc.fill_null(is_before, fill_value=False), pc.greater_equal(offsets, start))
                 found |= RowSet.of(offsets.filter(goes).to_pylist())
@@ -325,6 +355,9 @@ class DecideRows(Query):
         self._tell(0)
         return self._hidden_rows is None or self._hidden_rows.first_absent(header.base_offset) < header.end_offset
 
+    def _may_show_schedules(self, header: BatchHeader) -> bool:
+        return self._may_show(header) and self._may_roll_up(header)  # a schedule is a rollup of its subject
+
     def _gaps(self) -> RowSet:
         while True:
             try:
@@ -343,13 +376,23 @@ class DecideRows(Query):
 
 
 def _with_kinds(header: BatchHeader, data: Buffer) -> pa.RecordBatch:
-    """Return offset, subject and kind of rollup of the rows of a batch; the kind is 0 of what is none."""
+    """Return offset, subject, kind of rollup (0: none) and headers of the rows of a batch."""
     import pyarrow as pa
 
     rows = codec.check_rows(data)
     kinds = BatchRows(data, codec.LAYOUT).rollups() if header.flags & MAY_ROLL_UP else bytes(rows.num_rows)
     column = pa.Array.from_buffers(pa.uint8(), rows.num_rows, [None, pa.py_buffer(kinds)])
-    return pa.record_batch([rows.column("offset"), rows.column("subject"), column], ["offset", "subject", "kind"])
+    names = ["offset", "subject", "kind", "headers"]
+    return pa.record_batch([rows.column("offset"), rows.column("subject"), column, rows.column("headers")], names)
+
+
+def _has_line(rows: pa.RecordBatch, line: bytes) -> pa.BooleanArray:
+    """Return which rows have a header that begins so."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    blocks = rows.column("headers").cast(pa.binary())
+    return pc.fill_null(pc.match_substring(blocks, line), fill_value=False)
 
 
 def _indices(places: list[int]) -> pa.Array:

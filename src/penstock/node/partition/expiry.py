@@ -15,7 +15,7 @@ itself. A round finds EXPIRED_SUBJECT_ROWS_AT_ONCE rows at most then, and the su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
@@ -34,7 +34,6 @@ from penstock.node.partition.log_queries import Query
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_Wants = Callable[[BatchHeader], bool]
 _S_US = 1_000_000
 _MARKER_LINES = (b"\r\nNats-Marker-Reason:", b"\r\nKV-Operation: PURGE\r\n")
 """A message with one of these is a delete marker, as nats-server decides it."""
@@ -163,21 +162,6 @@ class FindExpired(Query):
                 self.is_cut = True
                 return
         blocks.known_end = max(end, blocks.known_end)
-
-    def _batches_past_damage(self, begin: int, end: int, wants: _Wants) -> Iterator[tuple[BatchHeader, Buffer]]:
-        """Yield the batches that are wanted, as stored; what is damaged is left out: no reader is shown it."""
-        while begin < end:
-            try:
-                for header, data in self._view.as_stored().batches(begin, end, wants=wants):
-                    self._looked(len(data))
-                    yield header, data
-                    begin = max(begin, header.end_offset)
-                return
-            except RemoteError as error:
-                damage = error.details.get("base_offset", 0), error.details.get("end_offset", 0)
-                if error.code != ErrorCode.CORRUPT_RANGE or damage[1] <= begin:
-                    raise
-                begin = damage[1]
 
     def _expiries(self, header: BatchHeader, data: Buffer, rows: pa.RecordBatch) -> tuple[pa.Int64Array, int | None]:
         """Return when each row expires, 0 for never, and the least of those of rows that are not hidden."""

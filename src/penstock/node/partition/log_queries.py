@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -101,6 +101,23 @@ class Query:
             yield batch
             if not self._is_wanted:
                 raise QueryGivenUpError
+
+    def _batches_past_damage(
+        self, begin: int, end: int, wants: Callable[[BatchHeader], bool]
+    ) -> Iterator[tuple[BatchHeader, Buffer]]:
+        """Yield the batches that are wanted, as stored; what is damaged is left out: no reader is shown it."""
+        while begin < end:
+            try:
+                for header, data in self._view.as_stored().batches(begin, end, wants=wants):
+                    self._looked(len(data))
+                    yield header, data
+                    begin = max(begin, header.end_offset)
+                return
+            except RemoteError as error:
+                damage = error.details.get("base_offset", 0), error.details.get("end_offset", 0)
+                if error.code != ErrorCode.CORRUPT_RANGE or damage[1] <= begin:
+                    raise
+                begin = damage[1]
 
 
 def keys_and_values(data: Buffer) -> tuple[list[bytes | None], list[bytes | None]]:

@@ -108,8 +108,8 @@ class Partition:
         self.dedup: Dedup | None = None  # of this leadership; None until a message with a message id arrives
         # of this leadership; None until a message states an expected last sequence
         self.lasts: LastSequences | None = None
-        # last messages of the subjects that got some since a round of expiry began; None: none is under way
-        self.newcomers: SubjectTable | None = None
+        # last messages of the subjects that got some since a round of expiry, or of schedules, began
+        self.newcomers: tuple[SubjectTable, ...] = ()
         self.keys: KeyMigrationState | None = (
             None  # of this leadership; None unless keys have moved to other partitions
         )
@@ -485,7 +485,8 @@ class Partition:
         self.leadership = self.keys = None
         self.rollup_at, self.leads = NO_ROLLUP, False
         self._limit_rows()
-        self.dedup = self.lasts = self.newcomers = self.producers = self.published = None
+        self.dedup = self.lasts = self.producers = self.published = None
+        self.newcomers = ()
         text = f"{self.label} is led by another broker now: what was appended may or may not be stored"
         # Not `not_leader`: the client would take it as "not stored" and append again.
         self.abandon(RemoteError(ErrorCode.FENCED_EPOCH, text), step)
@@ -628,6 +629,19 @@ class Partition:
         """Keep the rows of a batch that was written, in the place of earlier ones that are in memory for gets."""
         if self.lasts is not None and self.lasts.kept is not None:
             self.lasts.kept.store(self.key, self.lasts.identity, batch, codec.LAYOUT)
+
+    def note_newcomers(self) -> SubjectTable:
+        """Return a table that gets the last messages of the subjects of what comes from now on, until it is forgotten.
+
+        It is not in `newcomers` any more once that is not known.
+        """
+        table = SubjectTable(limits.NEWCOMERS_MAX, self.log.log_end)
+        self.newcomers += (table,)
+        return table
+
+    def forget_newcomers(self, table: SubjectTable) -> None:
+        """Note no more what comes."""
+        self.newcomers = tuple(one for one in self.newcomers if one is not table)
 
     def _forget_lasts_before(self) -> None:
         """Forget counts that began elsewhere than messages count from now."""
@@ -797,9 +811,9 @@ class Partition:
             self.rollup_at = UNKNOWN_ROLLUP if refusal is not None else base_offset + admission.rollup_row
         if refusal is not None and self.dedup is not None:
             self.dedup.cut(self.log.log_end)
-        if self.newcomers is not None:
-            self.newcomers.note(rows, 0, self.log.log_end - base_offset, base_offset)
-            self.newcomers.written()
+        for table in self.newcomers:
+            table.note(rows, 0, self.log.log_end - base_offset, base_offset)
+            table.written()
         if self.lasts is not None:
             self.lasts.stored(rows, base_offset, self.log.log_end)
             if refusal is not None and self.lasts.table.counts:
