@@ -8,8 +8,8 @@ random, so it is also the secret of the tokens in reply subjects.
             v1/ID/s         a snapshot
             v1/ID/SLOT      a change; the ID is 8 bytes, and SLOT two hex digits
 
-    snapshot   version, config, and as varints: number of the next change, generation, position, consumer sequence of the
-               last delivery, ms of the clock; then the entries (see `hot.pending_rows`)
+    snapshot   version, config, and as varints: number of the next change, generation, position, consumer sequence of
+               the last delivery, ms of the clock; then the entries (see `hot.pending_rows`)
     change     version, varint: its number; then operations (see `hot.change_log`)
     config     flags, and as varints: ack_wait µs, number of backoffs, each in µs, max_deliver, max_ack_pending, order,
                sample_percent
@@ -46,7 +46,7 @@ TOLD, SNAPSHOT, CHANGE = "told", "snapshot", "change"
 
 
 class Key(NamedTuple):
-    """Whose row it is, of which kind, and of a change the slot."""
+    """The parts of a key: the consumer, the kind of its row, and of a change the slot."""
 
     consumer_id: bytes
     kind: str
@@ -138,7 +138,7 @@ def encode_snapshot(config: bytes, next_change: int, table: PendingTable) -> byt
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot says but for its entries, which begin at byte `entries_at` of `value`."""
+    """A snapshot but for its entries, which begin at byte `entries_at` of `value`."""
 
     config: AckConfig
     next_change: int
@@ -167,8 +167,16 @@ def decode_snapshot(value: bytes) -> Snapshot:
     reader = Reader(value, "a snapshot of a consumer")
     _version(reader)
     config = _read_config(reader)
-    numbers = [reader.number(_NUMBER_MAX) for _ in range(5)]
-    return Snapshot(config, *numbers, value=value, entries_at=reader.position)
+    return Snapshot(
+        config,
+        next_change=reader.number(_NUMBER_MAX),
+        generation=reader.number(_NUMBER_MAX),
+        next_offset=reader.number(_NUMBER_MAX),
+        delivered=reader.number(_NUMBER_MAX),
+        clock_ms=reader.number(_NUMBER_MAX),
+        value=value,
+        entries_at=reader.position,
+    )
 
 
 def decode_change(value: bytes) -> tuple[int, int]:
