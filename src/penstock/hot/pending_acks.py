@@ -110,7 +110,7 @@ def apply_acks(
     """Apply the plain acks of rows [begin, end); return the tables that changed, each once.
 
     `tables`: by b"<stream>.<consumer>". The numbers of rows that ask for more are added to `others`, in order: acks
-    with a reply subject, `-NAK` with a delay, `+NXT`, `+TERM` where the table tells terminated messages, what is no ack,
+    with a reply subject, `-NAK` with a delay, `+NXT`, `+TERM` where the table tells terminated messages, no acks,
     and those of a consumer that is not in `tables`.
     """
     if not 0 <= begin <= end <= group.count:
