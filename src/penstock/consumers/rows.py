@@ -149,14 +149,14 @@ class Snapshot(NamedTuple):
     value: bytes
     entries_at: int
 
-    def table(self, consumer_id: bytes, now_us: int) -> PendingTable:
+    def table(self, consumer_id: bytes, now_us: int, entries_max: int) -> PendingTable:
         """Return the table as the snapshot says; `now_us`: when its clock goes on. CorruptionError: it is malformed."""
         table = PendingTable(consumer_id, self.next_offset, now_us, self.clock_ms)
         configure(table, self.config)
         table.keep_generation(self.generation)
         table.delivered = self.delivered
         try:
-            pending_rows.decode_entries(table, self.value, self.entries_at, ENTRIES_MAX)
+            pending_rows.decode_entries(table, self.value, self.entries_at, entries_max)
         except ValueError as error:
             raise CorruptionError("", 0, "the pending messages of a consumer", str(error)) from None
         return table
@@ -186,10 +186,10 @@ def decode_change(value: bytes) -> tuple[int, int]:
     return reader.number(_NUMBER_MAX), reader.position
 
 
-def apply_change(table: PendingTable, value: bytes, at: int) -> None:
+def apply_change(table: PendingTable, value: bytes, at: int, entries_max: int) -> None:
     """Apply the operations of a change. CorruptionError: they are malformed, or do not fit the table."""
     try:
-        pending_rows.apply_change(table, value, at, ENTRIES_MAX)
+        pending_rows.apply_change(table, value, at, entries_max)
     except ValueError as error:
         raise CorruptionError("", 0, "a change of a consumer that fits its state", str(error)) from None
 

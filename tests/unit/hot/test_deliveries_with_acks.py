@@ -75,19 +75,17 @@ def test_messages_of_a_key_are_in_one_hand() -> None:
     assert offsets(again(made, source)[1]) == [3]
 
 
+def keyed(keys: list[bytes]) -> hot.DecodedRows:
+    """Four messages."""
+    times, subjects, values = array("q", [1] * 4).tobytes(), texts([b"s"] * 4), texts([b"v"] * 4)
+    return hot.DecodedRows(0, array("q", range(4)).tobytes(), times, subjects, values, None, texts(keys))
+
+
 def test_an_order_by_key_needs_keys() -> None:
-    one = table(order=1)
-    source = hot.DecodedRows(
-        0, array("q", range(4)).tobytes(), array("q", [1] * 4).tobytes(), texts([b"s"] * 4), texts([b"v"] * 4), None,
-        texts([b"k", b"", b"k", b""]),
-    )  # fmt: skip
-    assert offsets(filled(attached(one), source)[1]) == [0, 1, 3]
+    assert offsets(filled(attached(table(order=1)), keyed([b"k", b"", b"k", b""]))[1]) == [0, 1, 3]
     assert rows([b"s"]).key_hash(0, 1) == 0
     with pytest.raises(ValueError, match="3 keys for 4 rows"):
-        hot.DecodedRows(
-            0, array("q", range(4)).tobytes(), array("q", [1] * 4).tobytes(), texts([b"s"] * 4), texts([b"v"] * 4), None,
-            texts([b"k"] * 3),
-        )  # fmt: skip
+        keyed([b"k"] * 3)
 
 
 def test_a_message_whose_turn_comes_does_not_hold_back_an_expired_one() -> None:

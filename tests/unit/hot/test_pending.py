@@ -32,11 +32,8 @@ def table(**config: Any) -> hot.PendingTable:
     return made
 
 
-def subject(
-    one: hot.PendingTable, offset: int, sequence: int, *, token: int | None = None, name: bytes = NAME
-) -> bytes:
-    if token is None:
-        token = one.token(offset + 1, sequence)
+def subject(one: hot.PendingTable, offset: int, sequence: int, *, name: bytes = NAME) -> bytes:
+    token = one.token(offset + 1, sequence)
     return b"$JS.ACK.%b.1.%d.%d.%d.7" % (name, offset + 1, sequence, 1_700_000_000_000_000_000 + token)
 
 
@@ -73,14 +70,15 @@ def test_tables_of_a_read_that_changed_are_told_once() -> None:
         one.deliver(0, 0, 0)
         one.deliver(1, 0, 0)
     names = [b"s.b", b"s.a", b"s.b", b"s.c"]
-    subjects = [
-        subject(tables[name], 0 if row < 2 else 1, 1 if row < 2 else 2, name=name) for row, name in enumerate(names)
-    ]
+    places = [(0, 1), (0, 1), (1, 2), (1, 2)]
+    subjects = [subject(tables[name], *place, name=name) for name, place in zip(names, places, strict=True)]
     group = MessageGroup.of([*subjects, b"$JS.ACK.s.c.1.1.1.5.0"], [b"+ACK"] * 5)
-    for _ in range(2):
-        assert pending_acks.apply_acks(group, 0, 3, tables, 0, []) in ([tables[b"s.b"], tables[b"s.a"]], [])
-    forged = [] if tables[b"s.c"].token(1, 1) != 5 else [tables[b"s.c"]]
-    assert pending_acks.apply_acks(group, 4, 5, tables, 0, []) == forged
+    assert pending_acks.apply_acks(group, 0, 3, tables, 0, []) == [tables[b"s.b"], tables[b"s.a"]]
+    assert pending_acks.apply_acks(group, 0, 3, tables, 0, []) == []
+    assert (tables[b"s.b"].unknown, tables[b"s.a"].unknown) == (2, 1)
+    assert tables[b"s.c"].token(1, 1) != 5
+    assert pending_acks.apply_acks(group, 4, 5, tables, 0, []) == []
+    assert tables[b"s.c"].forged == 1
     with pytest.raises(IndexError):
         pending_acks.apply_acks(group, 0, 6, tables, 0, [])
 
