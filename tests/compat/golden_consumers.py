@@ -5,11 +5,13 @@ A file that a release has written is never written anew.
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 
 from penstock.consumers.config import ORDER_SUBJECT, AckConfig
 from penstock.consumers.state import ConsumerState, Row
 from penstock.hot import pending
+from penstock.hot.deliveries import Cursor, DecodedRows, Filter, Pull, Texts
 
 GOLDEN = Path(__file__).parent / "golden"
 ID = b"\x00\x01\x02/\xff456"
@@ -23,6 +25,18 @@ ALL = AckConfig(acks_all=True)
 def _settle(state: ConsumerState, kind: int, offset: int, sequence: int, now_us: int, delay_us: int = 0) -> None:
     token = state.table.token(offset + 1, sequence)
     assert state.table.settle(kind, offset, sequence, token, delay_us, now_us) == pending.APPLIED
+
+
+def _deliver_again(state: ConsumerState, offset: int, now_us: int) -> None:
+    text = Texts(array("i", (0, 1)).tobytes(), b"s")
+    row = DecodedRows(offset, array("q", (offset,)).tobytes(), array("q", (1,)).tobytes(), text, text, None)
+    cursor = Cursor(Filter([]), b"", 0)
+    cursor.attach(state.table, b"$JS.ACK.s.c.")
+    cursor.pulls.append(Pull(b"inbox", b"", 1, 0))
+    cursor.room = 1
+    out = bytearray()
+    cursor.fill_again(row, out, 1_000, now_us)
+    assert out
 
 
 def plain() -> tuple[ConsumerState, list[Row]]:
@@ -43,7 +57,8 @@ def plain() -> tuple[ConsumerState, list[Row]]:
     for offset in range(200_000, 200_040):
         state.table.deliver(offset, 0, 6 * MS)
     state.remove_range(200_010, 200_030)
-    found += state.take_rows(6 * MS)
+    _deliver_again(state, 302, 7 * MS)
+    found += state.take_rows(7 * MS)
     return state, found
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.consumers.fold import stored_consumers
 from penstock.consumers.state import ConsumerState
+from penstock.hot.pending import NEVER
 from tests.compat.golden_consumers import CONSUMERS, GOLDEN, ID, golden_bytes, read_rows
 
 EVERYTHING = 10**6
@@ -13,7 +14,9 @@ EVERYTHING = 10**6
 
 def content(state: ConsumerState) -> object:
     table = state.table
-    entries = [(*one[:5], one[5] - table.origin_us) for one in table.entries(0, EVERYTHING)]
+    entries = [
+        (*one[:5], one[5] if one[5] == NEVER else one[5] - table.origin_us) for one in table.entries(0, EVERYTHING)
+    ]
     return state.config, state.told, table.next_offset, table.delivered, table.generation, table.clock_ms, entries
 
 
