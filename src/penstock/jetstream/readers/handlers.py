@@ -19,7 +19,15 @@ from penstock.hot.deliveries import UNLIMITED
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.conversations import Answered, Asked, Conversation
-from penstock.jetstream.errors import invalid_json, not_empty, stream_not_found, too_many_rules, unavailable, unreadable
+from penstock.jetstream.errors import (
+    consumer_refusal,
+    invalid_json,
+    not_empty,
+    stream_not_found,
+    too_many_rules,
+    unavailable,
+    unreadable,
+)
 from penstock.jetstream.gateway import Gateway, Handler
 from penstock.jetstream.readers.config import (
     ConsumerRequest,
@@ -31,7 +39,6 @@ from penstock.jetstream.readers.config import (
     parsed_time_us,
     paused_until,
     reader_config,
-    refusal,
 )
 from penstock.jetstream.readers.pulls import BadPullError, go_duration, parsed_pull, status
 from penstock.jetstream.readers.reader import Reader, new_cursor
@@ -89,20 +96,20 @@ class ConsumerApi:
         name, _, filtered = subject.rest.partition(".")
         is_durable = subject.operation == "CONSUMER.DURABLE.CREATE"
         if set(name) & set("\\/"):
-            raise refusal(10127, "Consumer name can not contain path separators")
+            raise consumer_refusal(10127, "Consumer name can not contain path separators")
         durable = given.get("durable_name") or ""
         if is_durable and not durable:
-            raise refusal(10018, "consumer expected to be durable but a durable name was not set")
+            raise consumer_refusal(10018, "consumer expected to be durable but a durable name was not set")
         if (is_durable or (name and durable)) and name != durable:
-            raise refusal(10017, "consumer name in subject does not match durable name in request")
+            raise consumer_refusal(10017, "consumer name in subject does not match durable name in request")
         if not name and durable:
-            raise refusal(10020, "consumer expected to be ephemeral but a durable name was set in request")
+            raise consumer_refusal(10020, "consumer expected to be ephemeral but a durable name was set in request")
         if name:
             given["name"] = name
         if filtered and given.get("filter_subjects"):
-            raise refusal(10137, "consumer with multiple subject filters cannot use subject based API")
+            raise consumer_refusal(10137, "consumer with multiple subject filters cannot use subject based API")
         if filtered and given.get("filter_subject", "") != filtered:
-            raise refusal(10131, "Consumer create request did not match filtered subject from create subject")
+            raise consumer_refusal(10131, "Consumer create request did not match filtered subject from create subject")
         state = self._stream(subject)
         need_one_partition(self._gateway, state)
         given = {field: value for field, value in given.items() if value is not None}
@@ -114,7 +121,7 @@ class ConsumerApi:
             yield from self._update(state, existing, config, request, now)
             reader = existing
         elif request.action == "update":
-            raise refusal(10149, "consumer does not exist")
+            raise consumer_refusal(10149, "consumer does not exist")
         else:
             reader = yield from self._open(state, config, given.get("name") or "", now)
         return json_answer(subject.operation, **(yield from self._fields(reader)))
@@ -141,7 +148,7 @@ class ConsumerApi:
         if config.is_push:
             self._check_inbox(config.deliver_subject)
         if readers.total + self._opening >= READERS_MAX:
-            raise refusal(10026, "maximum consumers limit reached")
+            raise consumer_refusal(10026, "maximum consumers limit reached")
         if self._opening >= OPENING_MAX:
             raise unavailable("too many consumers are being created; ask again in a moment")
         feed = readers.feed(state)
@@ -162,13 +169,13 @@ class ConsumerApi:
             raise refused
         self._gateway.check(_read_of(state, config))  # rights may have changed meanwhile
         if 0 < consumer_limits(state).consumers <= len(feed.readers):
-            raise refusal(10026, "maximum consumers limit reached")
+            raise consumer_refusal(10026, "maximum consumers limit reached")
         feed.check_room(config.filters)
         readers.check_room(start)  # others may have begun meanwhile
         if not name:
             name = self._new_name()
         elif name in feed.readers:
-            raise refusal(10013, "consumer name already in use")
+            raise consumer_refusal(10013, "consumer name already in use")
         now = self._gateway.node.now
         cursor = new_cursor(feed.filter_of(config.filters), state.name, name, start.offset)
         cursor.want(start.wanted, start.resume)
@@ -182,7 +189,7 @@ class ConsumerApi:
     def _check_inbox(self, subject: str) -> None:
         """Raise ApiError if nothing may be delivered there, or it would come back."""
         if (mistake := self._readers.deliveries.mistake(subject.encode())) is not None:
-            raise refusal(10112, f"invalid push consumer deliver subject: {mistake}")
+            raise consumer_refusal(10112, f"invalid push consumer deliver subject: {mistake}")
         if self._readers.comes_back(subject.encode()):
             raise delivery_cycle()
 
@@ -191,12 +198,12 @@ class ConsumerApi:
     ) -> Generator[Asked, list[Answered], None]:
         is_same = config == reader.config and "inactive_threshold" in request.config  # it is told with its default
         if request.action == "create" and not is_same:
-            raise refusal(10148, "consumer already exists")
+            raise consumer_refusal(10148, "consumer already exists")
         check_update(reader.config, config)
         if config.is_push and config.deliver_subject != reader.config.deliver_subject:
             self._check_inbox(config.deliver_subject)
             if self._readers.deliveries.has_interest(reader.inbox) is True:
-                raise refusal(10013, "consumer name already in use")
+                raise consumer_refusal(10013, "consumer name already in use")
         if config == reader.config:
             return
         has_other_filter = config.filters != reader.config.filters
@@ -336,12 +343,12 @@ class ConsumerApi:
             sequence = reader.cursor.last_offset + 2
         elif config.policy == "by_start_sequence":
             if sequence < config.start_seq:
-                raise refusal(10204, "invalid reset: below start seq")
+                raise consumer_refusal(10204, "invalid reset: below start seq")
         elif config.policy == "by_start_time":
             if sequence - 1 < (yield from start_of(state, config, shown)).offset:
-                raise refusal(10204, "invalid reset: below start time")
+                raise consumer_refusal(10204, "invalid reset: below start time")
         elif config.policy != "all":
-            raise refusal(10204, "invalid reset: not allowed")
+            raise consumer_refusal(10204, "invalid reset: not allowed")
         start = Start(sequence - 1)
         pending = yield from pending_of(feed, config.filters, start, shown)
         if not self._readers.is_here(reader):
@@ -361,9 +368,9 @@ class ConsumerApi:
             )
         if _GROUP.fullmatch(group) is None:
             text = "Valid priority group name must match A-Z, a-z, 0-9, -_/=)+ and may not exceed 16 characters"
-            raise refusal(10162, text)
+            raise consumer_refusal(10162, text)
         self._reader(subject)
-        raise refusal(10160, "Provided priority group does not exist for this consumer")
+        raise consumer_refusal(10160, "Provided priority group does not exist for this consumer")
 
     # Pull
 

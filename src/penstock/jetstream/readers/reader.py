@@ -186,7 +186,7 @@ class Reader:
 
     def is_inactive(self, now_us: int) -> bool:
         """True if no client has wanted its messages for so long that it is to end."""
-        if self.inactive_us is None or self.pulls:
+        if self.inactive_us is None or self.pulls or not self.config.inactive_us:
             return False
         return now_us >= self.inactive_us + self.config.inactive_us
 

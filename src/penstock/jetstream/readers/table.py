@@ -28,6 +28,7 @@ from collections.abc import Generator, Sequence
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.hot.deliveries import Pull
+from penstock.hot.message_group import MessageGroup
 from penstock.jetstream.conversations import Answered, Asked
 from penstock.jetstream.errors import unavailable
 from penstock.jetstream.gateway import Gateway, ReaderNumbers
@@ -241,6 +242,9 @@ class Readers:
         tokens = subject.split(".")
         if len(tokens) == 5 and tokens[:2] == ["$JS", "FC"]:
             self._flow_answered(tokens[2], tokens[3], subject.encode(), now)
+
+    def acks_received(self, group: MessageGroup, now: Now) -> None:
+        """Acks of consumers have come, in one read."""
 
     def _flow_answered(self, stream: str, name: str, reply: bytes, now: Now) -> None:
         feed = self._registry.named(stream)
