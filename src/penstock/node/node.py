@@ -43,6 +43,7 @@ from penstock.messages.fields import INT64_MAX
 from penstock.metadata.companions import is_companion
 from penstock.metadata.image import ClusterImage
 from penstock.node.api.last_rows import KeptLasts
+from penstock.node.consumers.consumer_logs import KnownConsumers
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.controller.audit import AuditLog
@@ -398,6 +399,25 @@ class Node:
         self._is_due = True
         self.event_count += 1
         self._cluster.link.ask(request, done)
+
+    @property
+    def consumer_logs_version(self) -> int:
+        """Grows when a log of consumers that this broker leads has become known, has failed, or is led no more."""
+        return self._router.consumer_logs.version
+
+    def led_consumer_logs(self) -> list[PartitionKey]:
+        """Return the partitions led here whose stream has logs of consumers; not all of these logs are known yet."""
+        return self._router.consumer_logs.led()
+
+    def consumer_log(self, stream_id: StreamId, partition: PartitionId) -> KnownConsumers:
+        """Return the log of consumers of a partition led here. Raise RemoteError (not_leader, not_yet, …)."""
+        return self._router.consumer_logs.known(stream_id, partition)
+
+    def add_consumer_log(self, stream_id: StreamId, done: Callable[[RemoteError | None], None]) -> None:
+        """Give a stream logs of consumers, unless it has them; `done` is called once, perhaps before this returns."""
+        self._is_due = True
+        self.event_count += 1
+        self._router.consumer_logs.add(stream_id, done)
 
     @property
     def broker_id(self) -> BrokerId:
