@@ -430,6 +430,10 @@ class Gateway:
         is_all = any(all(is_within(one, pattern) for one in state.config.subjects) for pattern in patterns)
         return allowed if allowed and is_all else patterns
 
+    def take_again(self, calls: Sequence[ApiCall]) -> None:
+        """Serve calls that waited, in a later turn."""
+        self._queue.calls.extend(calls)
+
     def converse(self, call: ApiCall, subject: ApiSubject, now: Now, conversation: Conversation) -> None:
         """Answer a call with what the conversation returns, or with its refusal."""
         self.conversations.begin(call, subject, now, conversation)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from penstock.base.ids import Offset
 from penstock.hot.deliveries import UNLIMITED
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
-from penstock.jetstream.conversations import Answered, Asked, Conversation
+from penstock.jetstream.conversations import Answered, Asked, Conversation, done
 from penstock.jetstream.errors import (
     consumer_refusal,
     invalid_json,
@@ -40,9 +41,11 @@ from penstock.jetstream.readers.config import (
     paused_until,
     reader_config,
 )
+from penstock.jetstream.readers.feed import Feed
 from penstock.jetstream.readers.pulls import BadPullError, go_duration, parsed_pull, status
 from penstock.jetstream.readers.reader import Reader, new_cursor
 from penstock.jetstream.readers.starting import Start, pending_of, shown_now, start_of
+from penstock.jetstream.readers.stored.led import LedConsumer, ack_config, told_bytes
 from penstock.jetstream.readers.table import READERS_MAX, Readers
 from penstock.jetstream.stream_config import consumer_limits, json_object
 from penstock.jetstream.stream_state import NO_TIME, api_time, need_one_partition
@@ -64,6 +67,8 @@ class ConsumerApi:
         """`new_name` returns a name for a consumer without one."""
         self._gateway = gateway
         self._readers = readers
+        self._stored = readers.stored
+        self._stored.next_pull = self._next_after_ack
         self._new_name = new_name
         self._opening = 0
 
@@ -82,11 +87,20 @@ class ConsumerApi:
 
         def talking(talk: Callable[[ApiCall, ApiSubject, Now], Conversation]) -> Handler:
             def handle(call: ApiCall, subject: ApiSubject, now: Now) -> None:
-                self._gateway.converse(call, subject, now, talk(call, subject, now))
+                self._gateway.converse(call, subject, now, self._when_known(talk, call, subject, now))
 
             return handle
 
         return {**{name: talking(talk) for name, talk in talks.items()}, "CONSUMER.MSG.NEXT": self._next}
+
+    def _when_known(
+        self, talk: Callable[[ApiCall, ApiSubject, Now], Conversation], call: ApiCall, subject: ApiSubject, now: Now
+    ) -> Conversation:
+        """Begin once it is known which stored consumers the stream has."""
+        state = self._gateway.stream(subject.stream)
+        if state is not None and self._stored.leaderships.unknown(state) is not None:
+            yield from done(partial(self._stored.leaderships.know, state))
+        return (yield from talk(call, subject, now))
 
     # Create
 
@@ -151,6 +165,8 @@ class ConsumerApi:
             raise consumer_refusal(10026, "maximum consumers limit reached")
         if self._opening >= OPENING_MAX:
             raise unavailable("too many consumers are being created; ask again in a moment")
+        if config.is_stored:
+            yield from self._obtain_log(state)
         feed = readers.feed(state)
         self._opening += 1
         feed.opening += 1
@@ -176,6 +192,12 @@ class ConsumerApi:
             name = self._new_name()
         elif name in feed.readers:
             raise consumer_refusal(10013, "consumer name already in use")
+        if config.is_stored:
+            reader = yield from self._store(state, feed, config, name, start)
+            reader.cursor.want(start.wanted, start.resume)
+            reader.told_pending = pending.messages
+            readers.begin(feed, reader, pending, self._gateway.node.now)
+            return reader
         now = self._gateway.node.now
         cursor = new_cursor(feed.filter_of(config.filters), state.name, name, start.offset)
         cursor.want(start.wanted, start.resume)
@@ -184,6 +206,40 @@ class ConsumerApi:
         )
         reader.told_pending = pending.messages
         readers.add(feed, reader, pending, now)
+        return reader
+
+    def _obtain_log(self, state: StreamState) -> Generator[Asked, list[Answered], None]:
+        """Have a log of consumers beside the stream. Raise RemoteError."""
+        leaderships = self._stored.leaderships
+        if leaderships.of(state.stream_id) is None:
+            yield from done(partial(leaderships.add_log, state))
+            yield from done(partial(leaderships.obtain, state))
+
+    def _store(
+        self, state: StreamState, feed: Feed, config: ReaderConfig, name: str, start: Start
+    ) -> Generator[Asked, list[Answered], Reader]:
+        """Store a new consumer. Raise RemoteError, ApiError."""
+        leaderships = self._stored.leaderships
+        one = leaderships.of(state.stream_id)
+        if one is None or not self._readers.has_feed(feed):
+            raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
+        if name in one.creating:
+            raise unavailable("a consumer with this name is being created; ask again in a moment")
+        now = self._gateway.node.now
+        made = leaderships.new_state(name, self._new_name(), config, start.offset, now)
+        one.creating.add(name)
+        feed.opening += 1
+        try:
+            yield from done(partial(one.writes.append, made.take_rows(now.elapsed_us)))
+        finally:
+            one.creating.discard(name)
+            feed.opening -= 1
+        if leaderships.of(state.stream_id) is not one or not self._readers.has_feed(feed):
+            raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
+        if name in feed.readers:  # one without acks has come meanwhile
+            self._readers.remove([feed.readers[name]])
+        reader = leaderships.add_reader(one, feed, name, config, made, now.wall_us, self._gateway.node.now)
+        self._stored.advisories.acted(feed.name, name, "create")
         return reader
 
     def _check_inbox(self, subject: str) -> None:
@@ -206,6 +262,10 @@ class ConsumerApi:
                 raise consumer_refusal(10013, "consumer name already in use")
         if config == reader.config:
             return
+        if reader.led is not None:
+            yield from self._store_config(reader, reader.led, config)
+            if not self._readers.is_here(reader):
+                raise consumer_not_found()
         has_other_filter = config.filters != reader.config.filters
         if has_other_filter:
             feed = self._readers.feed(state)
@@ -222,6 +282,14 @@ class ConsumerApi:
             feed.readers_left(1)
         else:
             self._readers.reconfigure(reader, config, now)
+
+    def _store_config(
+        self, reader: Reader, led: LedConsumer, config: ReaderConfig
+    ) -> Generator[Asked, list[Answered], None]:
+        """Store another config of a consumer. Raise RemoteError."""
+        now_us = self._gateway.node.now.elapsed_us
+        told = told_bytes(reader.name, reader.created_us, config)
+        yield from done(partial(led.writes.append, led.state.update(ack_config(config), told, now_us)))
 
     # About one or all
 
@@ -247,17 +315,23 @@ class ConsumerApi:
         now = self._gateway.node.now
         reader.take_back((now.wall_us, now.elapsed_us))
         cursor = reader.cursor
-        sequences: dict[str, Any] = {"consumer_seq": cursor.delivered, "stream_seq": cursor.last_offset + 1}
         active = {"last_active": api_time(reader.delivered_wall_us)} if reader.delivered_wall_us else {}
+        sequences: dict[str, Any] = {"consumer_seq": cursor.delivered, "stream_seq": cursor.last_offset + 1}
+        floor, in_hand, redelivered = sequences, 0, 0
+        if reader.led is not None:
+            table = reader.led.state.table
+            sequences = {"consumer_seq": table.delivered, "stream_seq": table.next_offset}
+            floor = {"consumer_seq": table.floor_sequence(), "stream_seq": table.floor_offset()}
+            in_hand, redelivered = table.ack_pending, table.redelivered
         fields: dict[str, Any] = {
             "stream_name": self._readers.stream_name(reader),
             "name": reader.name,
             "created": api_time(reader.created_us),
             "config": reader.config.told_as(),
             "delivered": {**sequences, **active},
-            "ack_floor": sequences,
-            "num_ack_pending": 0,
-            "num_redelivered": 0,
+            "ack_floor": floor,
+            "num_ack_pending": in_hand,
+            "num_redelivered": 0 if reader.config.max_deliver == 1 else redelivered,
             "num_waiting": len(reader.pulls),
             "num_pending": pending,
         }
@@ -300,14 +374,16 @@ class ConsumerApi:
         return readers, min(offset, len(readers))
 
     def _delete(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
-        yield from ()
         if not call.is_empty:
             raise not_empty()
-        self._readers.remove([self._reader(subject)])
+        reader = self._reader(subject)
+        if reader.led is not None and not reader.led.is_deleted:
+            yield from done(partial(self._stored.delete, [reader]))
+        if self._readers.is_here(reader):
+            self._readers.remove([reader])
         return json_answer(subject.operation, success=True)
 
     def _pause(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
-        yield from ()
         until = ""
         if call.payload.strip()[:1] == b"{":
             found = json_object(call.payload, "JSApiConsumerPauseRequest").get("pause_until") or ""
@@ -316,6 +392,12 @@ class ConsumerApi:
             until = found
         reader = self._reader(subject)
         config = paused_until(reader.config, "" if until == NO_TIME else until)
+        if reader.led is not None and config != reader.config:
+            yield from self._store_config(reader, reader.led, config)
+            if not self._readers.is_here(reader):
+                raise consumer_not_found()
+            now = self._gateway.node.now
+        self._stored.advisories.paused(subject.stream, reader.name, config.pause_us)
         self._readers.reconfigure(reader, config, now)
         is_paused = reader.is_paused(now.wall_us)
         fields: dict[str, Any] = {"paused": is_paused, "pause_until": until or NO_TIME}
@@ -339,7 +421,9 @@ class ConsumerApi:
         feed = self._readers.feed(state)
         shown = yield from shown_now(feed)
         config = reader.config
-        if not sequence:
+        if not sequence and reader.led is not None:
+            sequence = reader.led.state.table.floor_offset() + 1
+        elif not sequence:
             sequence = reader.cursor.last_offset + 2
         elif config.policy == "by_start_sequence":
             if sequence < config.start_seq:
@@ -353,6 +437,14 @@ class ConsumerApi:
         pending = yield from pending_of(feed, config.filters, start, shown)
         if not self._readers.is_here(reader):
             raise consumer_not_found()
+        if (led := reader.led) is not None:
+            led.state.reset(start.offset, self._gateway.node.now.elapsed_us)
+            led.take_held()
+            led.again = None
+            rows = led.state.take_rows(self._gateway.node.now.elapsed_us)
+            yield from done(partial(led.writes.append, rows))
+            if not self._readers.is_here(reader):
+                raise consumer_not_found()
         reader.restart(start.offset)
         reader.told_pending = pending.messages
         self._readers.move(reader, start, pending, now)
@@ -377,43 +469,62 @@ class ConsumerApi:
     def _next(self, call: ApiCall, subject: ApiSubject, now: Now) -> None:
         state = self._gateway.stream(subject.stream)
         reader = None if state is None else self._readers.find(state, subject.rest)
+        if reader is None and state is not None and self._waits_to_be_known(state, call):
+            return
         if reader is None:
             block = f"NATS/1.0 503\r\nNats-Subject: {call.subject}\r\n\r\n".encode()
             self._gateway.answer(call, b"", block)  # as nats-server answers without a subscriber
             return
-        if self._readers.deliveries.mistake(call.reply) is not None:
+        self._pull(reader, call.reply, call.payload, now)
+
+    def _waits_to_be_known(self, state: StreamState, call: ApiCall) -> bool:
+        """True if a request waits until it is known which stored consumers there are: its client would take the
+        answer that there is none for the end of the consumer.
+        """
+        error = self._stored.leaderships.unknown(state)
+        if error is None or error.code is not ErrorCode.NOT_YET:
+            return False
+        self._stored.leaderships.wait(call)
+        return True
+
+    def _next_after_ack(self, reader: Reader, reply: bytes, payload: bytes) -> None:
+        """Take the pull request that came with an ack (+NXT)."""
+        self._pull(reader, reply, payload, self._gateway.node.now)
+
+    def _pull(self, reader: Reader, reply: bytes, payload: bytes, now: Now) -> None:
+        if self._readers.deliveries.mistake(reply) is not None:
             return  # nats-server would close the leaf connection
         tell = self._readers.status
-        if self._readers.comes_back(call.reply):
+        if self._readers.comes_back(reply):
             tell(
-                call.reply,
+                reply,
                 status(400, "Bad Request - what is sent to this reply subject comes back to a stream or the API"),
             )
             return
         if reader.config.is_push:
-            tell(call.reply, status(409, "Consumer is push based"))
+            tell(reply, status(409, "Consumer is push based"))
             return
         try:
-            pull, mistake = parsed_pull(call.payload, call.reply, now.elapsed_us)
+            pull, mistake = parsed_pull(payload, reply, now.elapsed_us)
         except BadPullError as error:
-            tell(call.reply, status(400, f"Bad Request - {str(error)[:256]}"))
+            tell(reply, status(400, f"Bad Request - {str(error)[:256]}"))
             return
         config = reader.config
         if 0 < config.batch_max < pull.batch:
-            tell(call.reply, status(409, f"Exceeded MaxRequestBatch of {config.batch_max}"))
+            tell(reply, status(409, f"Exceeded MaxRequestBatch of {config.batch_max}"))
         elif pull.expires_us != UNLIMITED and 0 < config.expires_us_max < pull.expires_us - now.elapsed_us:
-            tell(call.reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
+            tell(reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
         elif 0 < config.request_bytes_max < pull.bytes_left:
-            tell(call.reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
+            tell(reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
         elif mistake:
-            tell(call.reply, status(400, f"Bad Request - {mistake}"))
+            tell(reply, status(400, f"Bad Request - {mistake}"))
         elif pull.no_wait and pull.expires_us == UNLIMITED and self._readers.is_at_end(reader, now):
-            tell(call.reply, status(404, "No Messages"))
+            tell(reply, status(404, "No Messages"))
         elif pull.no_wait and self._readers.is_promised(reader):
-            tell(call.reply, status(408, "Requests Pending"))
+            tell(reply, status(408, "Requests Pending"))
         elif not self._readers.has_room(reader, now):
             if not pull.heartbeat_us:
-                tell(call.reply, status(409, "Exceeded MaxWaiting"))
+                tell(reply, status(409, "Exceeded MaxWaiting"))
         else:
             self._readers.pull(reader, pull, now)
 

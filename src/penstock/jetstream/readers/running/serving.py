@@ -15,6 +15,8 @@ from penstock.jetstream.readers.running.output import Output
 from penstock.jetstream.readers.running.registry import ReaderRegistry
 from penstock.jetstream.readers.running.row_reads import RowReads
 from penstock.jetstream.readers.running.schedule import Schedule
+from penstock.jetstream.readers.stored.again import chunk_of, step_over
+from penstock.jetstream.readers.stored.led import LedConsumer
 from penstock.node.partition.partition import Shown
 
 SHARE_BYTES = 256 * limits.KIB
@@ -57,7 +59,9 @@ class Serving:
         if not wanted or not reader.wants:
             return
         if reader.is_paused(now.wall_us):
-            self._output.send_all(reader.at_end(now.elapsed_us))  # as if nothing were there
+            self._output.send_all_to(reader, reader.at_end(now.elapsed_us))  # as if nothing were there
+            return
+        if reader.led is not None and not self._serve_again(feed, reader, reader.led, shown, wanted, now):
             return
         cursor.next_offset = max(cursor.next_offset, shown.log_start)
         if cursor.next_offset < cursor.resume_offset:
@@ -97,8 +101,71 @@ class Serving:
                 break
         else:
             cursor.next_offset = max(cursor.next_offset, chunk.end)
-        self._output.send(out)
+        self._deliver(reader, out, now)
         self.stopped(feed, reader, stop, now)
+
+    def _deliver(self, reader: Reader, out: bytearray, now: Now) -> None:
+        """Send frames of messages; those of a consumer that commits first wait until that is done."""
+        led = reader.led
+        if led is None:
+            self._output.send(out)
+            return
+        if not out:
+            return
+        if reader.config.acks == "none":
+            led.state.remove_range(0, reader.cursor.next_offset)
+        waits = led.state.config.commits_first
+        if waits:
+            led.frames += out
+        else:
+            self._output.send(out)
+        led.writes.note(led, now.elapsed_us, waits=waits)
+        self._schedule.wake(reader, led.state.due_us())
+
+    def _serve_again(
+        self, feed: Feed, reader: Reader, led: LedConsumer, shown: Shown, wanted: int, now: Now
+    ) -> bool:
+        """Deliver again what is ready; False: new messages have to wait."""
+        if led.is_held_back:
+            return False  # until it is released
+        if step_over(feed, led, shown):
+            led.writes.note(led, now.elapsed_us, waits=False)
+        table = led.state.table
+        while table.ready:
+            (offset,) = table.ready_offsets(0, 1)
+            chunk = chunk_of(feed, led, offset)
+            if chunk is None:
+                self._reads.fetch_again(reader, led)
+                return False
+            reader.grant(now.elapsed_us)
+            reader.cursor.messages_left = min(reader.cursor.messages_left, wanted)
+            reader.cursor.payload_max = self._gateway.payload_max
+            stop = self._send_again(feed, reader, chunk, now)
+            if stop not in (hot.TOOK_ALL, hot.LOW):
+                self.stopped(feed, reader, stop, now)
+                return False
+            self.take_back(reader, now)
+            if table.ready_offsets(offset, 1) == [offset]:
+                led.state.remove_range(offset, offset + 1)  # it is gone
+                led.writes.note(led, now.elapsed_us, waits=False)
+            if not reader.wants:
+                return False
+        led.again = None
+        return not table.is_full
+
+    def _send_again(self, feed: Feed, reader: Reader, chunk: Chunk, now: Now) -> int:
+        """Send what is ready among the rows of a chunk; return why it stopped."""
+        out = bytearray()
+        stop = hot.TOOK_ALL
+        for rows in chunk.rows:
+            before = rows.delivered, rows.cut
+            room = min(SHARE_BYTES, max(1, self._output.left_bytes))
+            stop = reader.cursor.fill_again(rows, out, room, now.elapsed_us)
+            self._output.note(feed, rows, *before)
+            if stop not in (hot.TOOK_ALL, hot.LOW):
+                break
+        self._deliver(reader, out, now)
+        return stop
 
     def _wanted(self, reader: Reader, now: Now) -> int:
         """Return how many messages the next requests may be sent."""
@@ -110,13 +177,12 @@ class Serving:
     def take_back(self, reader: Reader, now: Now) -> None:
         """Note what the cursor has sent, and end the requests that are finished."""
         reader.take_back((now.wall_us, now.elapsed_us))
-        for end in reader.ends():
-            self._output.send(end)
+        self._output.send_all_to(reader, reader.ends())
 
     def stopped(self, feed: Feed, reader: Reader, stop: int, now: Now) -> None:
         """Go on after the cursor has stopped."""
         self.take_back(reader, now)
-        self._output.send(reader.flow_frame(feed.name))
+        self._output.send_to(reader, reader.flow_frame(feed.name))
         if stop == hot.NO_ROOM:
             if (room_us := reader.room_us()) is not None:
                 self._schedule.sleep(reader, max(room_us, now.elapsed_us + 1_000))
@@ -134,13 +200,13 @@ class Serving:
         if shown.end > feed.tail_end or reader.cursor.next_offset > feed.tail_end:
             reader.counted_under = None  # rows that it does not want would be counted
             if reader.cursor.next_offset >= shown.end:
-                self._output.send_all(reader.at_end(now.elapsed_us))
+                self._output.send_all_to(reader, reader.at_end(now.elapsed_us))
             if reader.wants:
                 feed.behind.append(reader)  # rows are on the way, or it begins later
                 reader.place = Place.WAITING
             return
         reader.is_paced = False
-        self._output.send_all(reader.at_end(now.elapsed_us))
+        self._output.send_all_to(reader, reader.at_end(now.elapsed_us))
         if not reader.wants:
             return
         reader.grant(now.elapsed_us)

@@ -1,0 +1,249 @@
+"""The partitions with stored consumers that this broker leads: read when a leadership begins, and gone with it.
+
+Rules: the consumers of a partition are served once its log of consumers is read and all of it is committed; until then
+requests about them wait. A log that cannot be read refuses stored consumers, and nothing else.
+
+    led ──log is known──▶ its consumers are there ──leadership ends──▶ gone; their pulls are told so
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+
+import msgspec
+
+from penstock.base.clock import Now
+from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
+from penstock.base.ids import PartitionKey
+from penstock.consumers.fold import StoredConsumer, stored_consumers
+from penstock.consumers.rows import ID_BYTES
+from penstock.consumers.state import ConsumerState
+from penstock.hot.scan import GROUP_BITS
+from penstock.jetstream.api_call import ApiCall
+from penstock.jetstream.gateway import ACK_GROUP, Gateway
+from penstock.jetstream.partition_streams import partition_stream, real_ids
+from penstock.jetstream.readers.config import ReaderConfig
+from penstock.jetstream.readers.feed import Feed
+from penstock.jetstream.readers.reader import Reader, new_cursor
+from penstock.jetstream.readers.running.output import Output
+from penstock.jetstream.readers.running.registry import ReaderRegistry
+from penstock.jetstream.readers.stored.led import LedConsumer, ack_config, parsed_told, told_bytes
+from penstock.jetstream.readers.stored.writes import ConsumerWrites
+from penstock.metadata.image import StreamState
+from penstock.node.consumers.consumer_logs import KnownConsumers
+from penstock.node.step import Subscribe, Unsubscribe
+
+_FIRST_SID = 1  # of subscriptions to acks
+WAITING_MAX = 10_000
+"""Pull requests that wait until it is known which consumers there are, at one broker."""
+WAIT_US_MAX = 5_000_000
+_WAIT_US = 50_000
+_RETRY_US = 1_000_000  # after a log that cannot be read
+
+
+class Leadership:
+    """One partition with stored consumers that this broker leads."""
+
+    def __init__(self, stream_id: int, writes: ConsumerWrites) -> None:
+        self.stream_id = stream_id  # of the gateway: see `partition_streams`
+        self.writes = writes
+        self.sid: int | None = None  # of the subscription to its acks
+        self.creating: set[str] = set()  # names of consumers that are being created
+        self.checked_under: object = None  # for which state of the log messages that are gone were looked for
+
+    @property
+    def log(self) -> KnownConsumers:
+        return self.writes.log
+
+
+class Leaderships:
+    """All partitions with stored consumers that this broker leads."""
+
+    def __init__(self, gateway: Gateway, registry: ReaderRegistry, output: Output) -> None:
+        self._gateway = gateway
+        self._registry = registry
+        self._output = output
+        self._open: dict[int, Leadership] = {}
+        self._version = -1
+        self._image: object = None
+        self._retry_us: int | None = None
+        self._unknown: dict[int, RemoteError] = {}  # led, and not known: why
+        self._last_sid = _FIRST_SID
+        self._waiting: list[ApiCall] = []
+        self._begun: list[Feed] = []  # whose consumers have come
+
+    def of(self, stream_id: int) -> Leadership | None:
+        """Return the leadership of a stream's log of consumers, if that is known."""
+        found = self._open.get(stream_id)
+        return found if found is not None and found.log.is_current else None
+
+    def all(self) -> list[Leadership]:
+        return list(self._open.values())
+
+    def take_begun(self) -> list[Feed]:
+        """Take the streams whose stored consumers have come."""
+        found, self._begun = self._begun, []
+        return found
+
+    # Beginning and end
+
+    def tick(self, now: Now) -> None:
+        """Begin and end what has changed."""
+        node = self._gateway.node
+        is_due = self._retry_us is not None and now.elapsed_us >= self._retry_us
+        if node.consumer_logs_version == self._version and node.image is self._image and not is_due:
+            return
+        has_waiting = bool(self._waiting)
+        self._version, self._image, self._retry_us = node.consumer_logs_version, node.image, None
+        for one in self.all():
+            if not one.log.is_current:
+                self._end(one)
+        self._unknown.clear()
+        for key in node.led_consumer_logs():
+            state = self._state_of(key)
+            if state is not None and state.stream_id not in self._open:
+                self._try_to_begin(state, now)
+        if has_waiting:
+            self._gateway.take_again(self.take_waiting())
+
+    @property
+    def next_us(self) -> int | None:
+        """When `tick` has something to do."""
+        dues = [one.writes.due_us for one in self._open.values() if not one.writes.is_writing]
+        return min((due for due in (*dues, self._retry_us) if due is not None), default=None)
+
+    def _state_of(self, key: PartitionKey) -> StreamState | None:
+        state = self._gateway.node.image.streams.get(key[0])
+        if state is None or len(state.partitions) == 1:
+            return state
+        return partition_stream(state, key[1])
+
+    def _try_to_begin(self, state: StreamState, now: Now) -> None:
+        try:
+            self._begin(state, self._gateway.node.consumer_log(*real_ids(state.stream_id)), now)
+        except RemoteError as error:
+            self._unknown[state.stream_id] = error
+            if error.code is not ErrorCode.NOT_YET:
+                self._retry_us = now.elapsed_us + _RETRY_US
+
+    def _begin(self, state: StreamState, log: KnownConsumers, now: Now) -> None:
+        """Make readers of all consumers of a log. RemoteError: it is damaged, or not led any more."""
+        writes = ConsumerWrites(self._gateway, log, self._output)
+        try:
+            found = stored_consumers(log.take_rows())
+            told = {key: parsed_told(one.told) for key, one in found.items()}
+        except (CorruptionError, msgspec.DecodeError) as error:
+            text = f"the log of consumers of stream {state.name}: {error}"
+            raise RemoteError(ErrorCode.CORRUPT_RANGE, text) from None
+        one = self._open[state.stream_id] = Leadership(state.stream_id, writes)
+        if not found:
+            return
+        feed = self._registry.feed(state.stream_id) or self._registry.open(state)
+        shown = feed.look()
+        end = feed.tail_end if shown is None else shown.end
+        for key, stored in found.items():
+            self._add(one, feed, told[key].name, told[key].reader_config(), stored, told[key].created_us, end, now)
+        self._begun.append(feed)
+
+    def _add(
+        self,
+        one: Leadership,
+        feed: Feed,
+        name: str,
+        config: ReaderConfig,
+        stored: StoredConsumer,
+        created_us: int,
+        end: int,
+        now: Now,
+    ) -> None:
+        state = stored.take_over(now.elapsed_us, end)
+        if name in feed.readers:  # without acks, in the memory of a moment: a stored one has the name
+            self._registry.remove([feed.readers[name]])
+        self.add_reader(one, feed, name, config, state, created_us, now)
+
+    def add_reader(
+        self,
+        one: Leadership,
+        feed: Feed,
+        name: str,
+        config: ReaderConfig,
+        state: ConsumerState,
+        created_us: int,
+        now: Now,
+    ) -> Reader:
+        """Make the reader of a stored consumer; it is not served yet."""
+        cursor = new_cursor(feed.filter_of(config.filters), feed.name, name, state.table.next_offset)
+        cursor.table = state.table
+        leaf = self._output.leaf
+        reader = Reader(feed.stream_id, name, config, cursor, leaf, created_us=created_us, now_us=now.elapsed_us)
+        reader.led = LedConsumer(state, one.writes)
+        self._registry.add(feed, reader, now)
+        if one.sid is None:
+            self._last_sid += 1
+            one.sid = self._last_sid << GROUP_BITS | ACK_GROUP
+            self._gateway.node.outbox.step.nats.append(Subscribe(one.sid, f"$JS.ACK.{feed.name}.>"))
+        return reader
+
+    def _end(self, one: Leadership) -> None:
+        """End a leadership: the next leader goes on with its consumers."""
+        del self._open[one.stream_id]
+        if one.sid is not None:
+            self._gateway.node.outbox.step.nats.append(Unsubscribe(one.sid))
+        feed = self._registry.feed(one.stream_id)
+        if feed is None:
+            return
+        readers = [reader for reader in feed.readers.values() if reader.led is not None]
+        if readers:
+            self._registry.remove(readers, why="Leadership Change")
+
+    # What requests use
+
+    def know(self, state: StreamState, done: Callable[[RemoteError | None], None]) -> None:
+        """Go on once it is known which stored consumers a stream has, or that it cannot be known now.
+
+        RemoteError not_yet.
+        """
+        error = self.unknown(state)
+        if error is not None and error.code is ErrorCode.NOT_YET:
+            raise error
+        done(None)
+
+    def unknown(self, state: StreamState) -> RemoteError | None:
+        """Return why it is not known which stored consumers a stream has; None: it is known."""
+        self.tick(self._gateway.node.now)
+        return self._unknown.get(state.stream_id)
+
+    def wait(self, call: ApiCall) -> None:
+        """Have a request served once the consumers of its stream are known."""
+        now = self._gateway.node.now
+        now_us = now.elapsed_us
+        if len(self._waiting) < WAITING_MAX and now.wall_us - call.received_us < WAIT_US_MAX:
+            self._waiting.append(call)
+            self._retry_us = min(self._retry_us or now_us + _WAIT_US, now_us + _WAIT_US)
+
+    def take_waiting(self) -> list[ApiCall]:
+        """Take the requests that waited."""
+        found, self._waiting = self._waiting, []
+        return found
+
+    def obtain(self, state: StreamState, done: Callable[[RemoteError | None], None]) -> None:
+        """Go on once a stream has a log of consumers that is known here. RemoteError not_yet, …"""
+        if self.of(state.stream_id) is None:
+            self._open.pop(state.stream_id, None)
+            self._begin(
+                state, self._gateway.node.consumer_log(*real_ids(state.stream_id)), self._gateway.node.now
+            )
+        done(None)
+
+    def add_log(self, state: StreamState, done: Callable[[RemoteError | None], None]) -> None:
+        """Give a stream a log of consumers, unless it has one."""
+        self._gateway.node.add_consumer_log(real_ids(state.stream_id)[0], done)
+
+    def new_state(self, name: str, drawn: str, config: ReaderConfig, offset: int, now: Now) -> ConsumerState:
+        """Return the state of a new consumer; `drawn`: a name that was drawn, of which its id is made."""
+        consumer_id = blake2b(drawn.encode(), digest_size=ID_BYTES).digest()
+        told = told_bytes(name, now.wall_us, config)
+        return ConsumerState(consumer_id, ack_config(config), told, offset, now.elapsed_us)
+
+
