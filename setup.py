@@ -36,6 +36,7 @@ from setuptools.command.build_ext import build_ext
 COMPILED = (
     "penstock.hot.acks",
     "penstock.hot.avro_columns",
+    "penstock.hot.change_log",
     "penstock.hot.columns",
     "penstock.hot.crc",
     "penstock.hot.deliveries",
@@ -58,6 +59,9 @@ COMPILED = (
     "penstock.hot.message_ids",
     "penstock.hot.refusals",
     "penstock.hot.numbers",
+    "penstock.hot.pending",
+    "penstock.hot.pending_acks",
+    "penstock.hot.pending_rows",
     "penstock.hot.protobuf_columns",
     "penstock.hot.row_objects",
     "penstock.hot.rows",

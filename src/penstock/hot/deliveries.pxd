@@ -1,8 +1,9 @@
 # C types for deliveries.py.
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
-from penstock.hot cimport cells, load, memory, subjects
+from penstock.hot cimport cells, keyhash, load, memory, subjects
+from penstock.hot.pending cimport PendingTable
 from penstock.hot.load cimport loose_int32, loose_int64
 
 cdef int _TOOK_ALL
@@ -11,6 +12,12 @@ cdef int _NO_ROOM
 cdef int _TOO_EARLY
 cdef int _FULL
 cdef int _LOW
+cdef int _PENDING_FULL
+cdef int _ORDER_KEY
+cdef int _ORDER_SUBJECT
+cdef int _ORDER_TOKEN_FIRST
+cdef uint64_t _HASH_MASK
+cdef int _DOT
 cdef bytes _HEADERS_BEGIN
 cdef bytes _HEADERS_END
 cdef bytes _SIZE_HEADER
@@ -43,11 +50,17 @@ cdef class DecodedRows:
     cdef Texts values
     cdef Texts headers
     cdef bint has_headers
+    cdef Texts keys
+    cdef readonly bint has_keys
     cdef bytes skipped
     cdef readonly int64_t delivered
     cdef readonly int64_t cut
 
+    @cython.locals(size=Py_ssize_t)
     cpdef Py_ssize_t size_bytes(self) except -1
+
+    @cython.locals(text="const unsigned char*", begin=Py_ssize_t, end=Py_ssize_t, left=int, dot=Py_ssize_t)
+    cpdef int64_t key_hash(self, Py_ssize_t row, int order) except -1
 
     cpdef object skip(self, bytes skipped)
 
@@ -118,6 +131,12 @@ cdef class Cursor:
     cdef readonly int64_t resume_offset
     cdef readonly int stop
     cdef Py_ssize_t out_end
+    cdef readonly PendingTable table
+    cdef Py_ssize_t again
+    cdef int64_t count
+    cdef int64_t token
+
+    cpdef object attach(self, PendingTable table, bytes prefix)
 
     cpdef object want(self, bytes wanted, int64_t resume_offset)
 
@@ -125,6 +144,9 @@ cdef class Cursor:
     cpdef int64_t next_wanted(self) except -1
 
     cpdef int fill(self, DecodedRows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
+
+    @cython.locals(table=PendingTable, stop=int, index=Py_ssize_t, offset=int64_t, row=Py_ssize_t)
+    cpdef int fill_again(self, DecodedRows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
 
     @cython.locals(row=Py_ssize_t, stop=int)
     cdef int _fill(self, DecodedRows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
@@ -155,6 +177,27 @@ cdef class Cursor:
     ) except -1
 
     cdef int _sent(self, DecodedRows rows, Py_ssize_t row, Py_ssize_t frame_size, int64_t now_us) except -1
+
+    @cython.locals(table=PendingTable)
+    cdef bint is_full(self) except -1
+
+    @cython.locals(table=PendingTable)
+    cdef int64_t _key_hash(self, DecodedRows rows, Py_ssize_t row) except -1
+
+    @cython.locals(table=PendingTable, key_hash=int64_t)
+    cdef bint _parks(self, DecodedRows rows, Py_ssize_t row) except -1
+
+    @cython.locals(table=PendingTable)
+    cdef int _number(self, DecodedRows rows, Py_ssize_t row) except -1
+
+    @cython.locals(table=PendingTable, pending=int64_t)
+    cdef int64_t _pending_behind(self) except -1
+
+    @cython.locals(table=PendingTable)
+    cdef int _sent_again(self, int64_t now_us) except -1
+
+@cython.locals(value=uint64_t)
+cdef int64_t _hash(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 
 @cython.locals(size=Py_ssize_t)
 cdef Py_ssize_t _cut_size(Py_ssize_t kept_size, Py_ssize_t value_size, bint is_large) except -1

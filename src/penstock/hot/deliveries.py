@@ -1,10 +1,10 @@
-"""Write rows as deliveries to JetStream consumers without acks: frames for a leaf connection to nats-server.
+"""Write rows as deliveries to JetStream consumers: frames for a leaf connection to nats-server.
 
 Rules: one decoded batch (`DecodedRows`) serves all cursors; each row is copied once, to its place in a frame. A cursor
 never passes a row that it wants without delivering it: it stops before, and says why. Every bound of `DecodedRows` is
 checked when it is made.
 
-    LMSG <inbox> $JS.ACK.<stream>.<consumer>.1.<seq>.<delivered>.<ns>.<pending>@<subject> <bytes>␍␊<value>␍␊
+    LMSG <inbox> $JS.ACK.<stream>.<consumer>.<count>.<seq>.<delivered>.<ns>.<pending>@<subject> <bytes>␍␊<value>␍␊
     HMSG <inbox> <the same, with headers> <bytes of the headers> <bytes of all>␍␊<headers><value>␍␊
 
 nats-server shows the client what is behind `@` as the subject, and the rest as the reply subject. For a queue group the
@@ -14,13 +14,17 @@ Waiting pull requests are served in turn, one message each, as nats-server does:
 equal shares. A request that has all it asked for, or too little room for the next message, leaves the queue.
 
     pulls: A B C ──A gets a row──▶ B C A ──B gets its last row──▶ C A      finished: B
+
+A consumer with acks has a table of its pending messages (`Cursor.attach`): each delivery is entered there, and its frame
+has the count of deliveries, and a token in the last three digits of the nanoseconds, for timestamps are in µs. In an
+order by key, a message whose key is pending is passed, and parked in the table.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from penstock.hot import cells, load, memory, subjects
+from penstock.hot import cells, keyhash, load, memory, subjects
 from penstock.hot.pending import PendingTable
 
 TOO_LARGE_HEADER = b"Penstock-Too-Large: max_payload\r\n"
@@ -40,6 +44,13 @@ _NO_ROOM = 2
 _TOO_EARLY = 3
 _FULL = 4
 _LOW = 5
+_PENDING_FULL = 6
+
+_ORDER_KEY = 1  # of the table's messages
+_ORDER_SUBJECT = 2
+_ORDER_TOKEN_FIRST = 3
+_HASH_MASK = 0x7FFF_FFFF
+_DOT = 0x2E
 
 _HEADERS_BEGIN = b"NATS/1.0\r\n"
 _HEADERS_END = b"\r\n\r\n"
@@ -83,19 +94,31 @@ class DecodedRows:
     """
 
     __slots__ = (
-        "begin_offset", "count", "cut", "delivered", "end_offset", "has_headers", "headers", "held", "numbers",
-        "offsets", "skipped", "subjects", "times", "values",
+        "begin_offset", "count", "cut", "delivered", "end_offset", "has_headers", "has_keys", "headers", "held", "keys",
+        "numbers", "offsets", "skipped", "subjects", "times", "values",
     )  # fmt: skip
 
     def __init__(
-        self, begin_offset: _int, offsets: bytes, times: bytes, subjects: Texts, values: Texts, headers: Texts | None
+        self,
+        begin_offset: _int,
+        offsets: bytes,
+        times: bytes,
+        subjects: Texts,
+        values: Texts,
+        headers: Texts | None,
+        keys: Texts | None = None,
     ) -> None:
-        """`offsets` and `times` (µs) are int64; no headers: no row has any. ValueError: they do not fit together."""
+        """`offsets` and `times` (µs) are int64; no headers: no row has any. ValueError: they do not fit together.
+
+        `keys` are for consumers with an order by key alone: without them, and if it is empty, a row has none.
+        """
         count = len(offsets) // 8
         if len(offsets) != 8 * count or len(times) != 8 * count or not count:
             raise ValueError(f"{len(offsets)} bytes of offsets and {len(times)} of timestamps")
         if subjects.count != count or values.count != count or (headers is not None and headers.count != count):
             raise ValueError(f"columns of {subjects.count} and {values.count} texts for {8 * count} bytes of offsets")
+        if keys is not None and keys.count != count:
+            raise ValueError(f"{keys.count} keys for {count} rows")
         self.begin_offset = begin_offset
         self.count = count
         self.offsets = offsets
@@ -107,14 +130,18 @@ class DecodedRows:
         self.values = values
         self.has_headers = headers is not None
         self.headers = values if headers is None else headers
+        self.has_keys = keys is not None
+        self.keys = values if keys is None else keys
         self.skipped = b""
         self.delivered = 0
         self.cut = 0
 
     def size_bytes(self) -> int:
         """Bytes that it holds in memory."""
-        headers_bytes = self.headers.size_bytes if self.has_headers else 0
-        return self.subjects.size_bytes + self.values.size_bytes + headers_bytes + 16 * self.count
+        size = self.headers.size_bytes if self.has_headers else 0
+        if self.has_keys:
+            size += self.keys.size_bytes
+        return self.subjects.size_bytes + self.values.size_bytes + size + 16 * self.count
 
     def skip(self, skipped: bytes) -> None:
         """Say which rows are deleted by now."""
@@ -138,6 +165,25 @@ class DecodedRows:
             else:
                 high = middle
         return low
+
+    def key_hash(self, row: _int, order: _int) -> _int:
+        """Return the hash of what a row is ordered by, as `consumers.config` numbers the orders; 0: by nothing."""
+        if order == _ORDER_KEY:
+            return _hash(self.keys.text, self.keys.bounds[row], self.keys.bounds[row + 1]) if self.has_keys else 0
+        text = self.subjects.text
+        begin = self.subjects.bounds[row]
+        end = self.subjects.bounds[row + 1]
+        if order == _ORDER_SUBJECT:
+            return _hash(text, begin, end)
+        left = order - _ORDER_TOKEN_FIRST
+        dot = memory.find_byte(text, _DOT, begin, end)
+        while left > 0 and dot >= 0:
+            begin = dot + 1
+            dot = memory.find_byte(text, _DOT, begin, end)
+            left -= 1
+        if left > 0:
+            return 0
+        return _hash(text, begin, end if dot < 0 else dot)
 
     def block_size(self, row: _int) -> _int:
         """Return the bytes of its header block; 0 if it has none, or none that NATS would take."""
@@ -239,9 +285,9 @@ class Cursor:
     """
 
     __slots__ = (
-        "current", "delivered", "delivered_us", "due_us", "filter", "finished", "headers_only", "last_offset",
+        "again", "count", "current", "delivered", "delivered_us", "due_us", "filter", "finished", "headers_only", "last_offset",
         "last_us", "low_room", "messages_left", "next_offset", "out_end", "payload_max", "pending", "prefix", "pulls",
-        "resume_offset", "room", "stop", "wanted", "wanted_at", "wanted_count",
+        "resume_offset", "room", "stop", "table", "token", "wanted", "wanted_at", "wanted_count",
     )  # fmt: skip
 
     def __init__(self, wanted: Filter, prefix: bytes, next_offset: _int) -> None:
@@ -269,6 +315,10 @@ class Cursor:
         self.resume_offset = 0
         self.stop = _TOOK_ALL
         self.out_end = 0  # of the frames in the memory that is being filled
+        self.table: PendingTable | None = None
+        self.again = -1  # index in the table of what is delivered again; -1: new messages are
+        self.count = 0  # of deliveries of this message, as it is told; 0: `prefix` has it
+        self.token = 0
 
     def want(self, wanted: bytes, resume_offset: _int) -> None:
         """Deliver only these offsets below `resume_offset`, and from there on what the filter says."""
@@ -280,19 +330,15 @@ class Cursor:
         self.resume_offset = resume_offset
 
     def attach(self, table: PendingTable, prefix: bytes) -> None:
-        """Enter each delivery in a table from now on: its consumer has acks. SKELETON.
+        """Enter each delivery in a table from now on, and go on at its position: the consumer has acks.
 
         `prefix`: of the reply subjects, up to the consumer's name and its dot: the delivery count is written behind it.
         """
-        raise NotImplementedError
-
-    def fill_again(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
-        """Append frames of those rows that are ready to be delivered again; return why it stopped. SKELETON.
-
-        An offset of the batch that has no row, or whose row is deleted, leaves the table. Where `fill` goes on is left
-        as it is.
-        """
-        raise NotImplementedError
+        self.table = table
+        self.prefix = prefix
+        self.next_offset = table.next_offset
+        self.last_offset = self.next_offset - 1
+        self.delivered = table.delivered
 
     def next_wanted(self) -> _int:
         """Return the offset at which the next wanted message may be."""
@@ -308,6 +354,40 @@ class Cursor:
         self.stop = self._fill(rows, out, bytes_max, now_us)
         return self.stop
 
+    def fill_again(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
+        """Append frames of those rows that are ready to be delivered again, or at last; return why it stopped.
+
+        An offset of the batch that has no row, or whose row is deleted, leaves the table. Where `fill` goes on is left
+        as it is.
+        """
+        table = self.table
+        if table is None:
+            raise ValueError("a consumer without acks delivers nothing again")
+        self.current = self.pulls[0] if self.pulls else None
+        self.out_end = len(out)
+        stop = _TOOK_ALL
+        index = table.next_ready(table.lower_bound(rows.begin_offset))
+        while index >= 0 and stop == _TOOK_ALL:
+            offset = table.offsets[index]
+            if offset >= rows.end_offset:
+                break
+            row = rows.row_of(offset)
+            if row == rows.count or rows.numbers[row] != offset or rows.is_skipped(row):
+                table.give_up(offset)
+                index = table.next_ready(table.lower_bound(offset))
+                continue
+            self.again = index
+            stop = self._send(rows, row, out, bytes_max, now_us)
+            index = table.next_ready(index + 1)
+        self.again = -1
+        if self.out_end < len(out):
+            memory.cut(out, self.out_end)
+        if stop != _TOOK_ALL:
+            return stop
+        if self.messages_left <= 0 or self.current is None:
+            return _EXHAUSTED
+        return _LOW if self.room < self.low_room or self.finished else _TOOK_ALL
+
     def _fill(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
         if rows.begin_offset > self.next_offset:
             raise IndexError(f"rows from {rows.begin_offset} on for a cursor at {self.next_offset}")
@@ -321,9 +401,12 @@ class Cursor:
                 row = self._next_row(rows, row + 1)
         if self.out_end < len(out):
             memory.cut(out, self.out_end)
+        if stop == _TOOK_ALL:
+            self.next_offset = max(self.next_offset, rows.end_offset)
+        if self.table is not None:
+            self.table.pass_to(self.next_offset)
         if stop != _TOOK_ALL:
             return stop
-        self.next_offset = max(self.next_offset, rows.end_offset)
         if self.messages_left <= 0 or self.current is None:
             return _EXHAUSTED
         return _LOW if self.room < self.low_room or self.finished else _TOOK_ALL
@@ -354,8 +437,16 @@ class Cursor:
             return _EXHAUSTED
         if self.room <= 0:
             return _NO_ROOM
-        if rows.times[row] > self.due_us:
+        if rows.times[row] > self.due_us and self.again < 0:
             return _TOO_EARLY
+        if self.table is not None:
+            if self.current is None:
+                return _EXHAUSTED
+            if self._parks(rows, row):
+                return _TOOK_ALL
+            if self.is_full():
+                return _PENDING_FULL
+            self._number(rows, row)
         block_size = rows.block_size(row)
         value_size = rows.values.size(row)
         kept_size = block_size
@@ -367,7 +458,7 @@ class Cursor:
                 kept_size = 0
                 block_size = _cut_size(0, value_size, is_large)
             value_size = 0
-        pending = max(0, self.pending + self.filter.seen - 1)
+        pending = self._pending_behind()
         reply_size = self._reply_size(rows, row, pending)
         size = reply_size + rows.subjects.size(row) + block_size + value_size
         while self.current is not None and not self.current._takes(size):  # noqa: SLF001
@@ -415,7 +506,9 @@ class Cursor:
     def _reply_size(self, rows: DecodedRows, row: _int, pending: _int) -> int:
         """Return the bytes of the reply subject before its `@`."""
         size = len(self.prefix) + memory.decimal_digits(rows.numbers[row] + 1)
-        size += memory.decimal_digits(self.delivered + 1) + memory.decimal_digits(1000 * rows.times[row])
+        size += memory.decimal_digits(self.delivered + 1) + memory.decimal_digits(1000 * rows.times[row] + self.token)
+        if self.count:
+            size += memory.decimal_digits(self.count) + 1
         return size + memory.decimal_digits(pending) + 3
 
     def _put_line(
@@ -431,11 +524,16 @@ class Cursor:
         memory.put(target, at + 5, pull.head, 0, len(pull.head))
         at += 5 + len(pull.head)
         memory.put(target, at, self.prefix, 0, len(self.prefix))
-        at = memory.put_decimal(target, at + len(self.prefix), rows.numbers[row] + 1)
+        at += len(self.prefix)
+        if self.count:
+            at = memory.put_decimal(target, at, self.count)
+            target[at] = 46
+            at += 1
+        at = memory.put_decimal(target, at, rows.numbers[row] + 1)
         target[at] = 46
         at = memory.put_decimal(target, at + 1, self.delivered + 1)
         target[at] = 46
-        at = memory.put_decimal(target, at + 1, 1000 * rows.times[row])
+        at = memory.put_decimal(target, at + 1, 1000 * rows.times[row] + self.token)
         target[at] = 46
         at = memory.put_decimal(target, at + 1, pending)
         target[at] = 64
@@ -453,14 +551,80 @@ class Cursor:
     def _sent(self, rows: DecodedRows, row: _int, frame_size: _int, now_us: _int) -> None:
         """Go on behind a row whose frame is written."""
         rows.delivered += 1
+        self.delivered += 1
+        self.delivered_us = now_us
+        self.messages_left -= 1
+        self.room -= frame_size
+        if self.again >= 0:
+            self._sent_again(now_us)
+            return
         self.last_offset = rows.numbers[row]
         self.last_us = rows.times[row]
         self.next_offset = self.last_offset + 1
-        self.delivered += 1
-        self.delivered_us = now_us
         self.pending -= 1
-        self.messages_left -= 1
-        self.room -= frame_size
+        if self.table is not None:
+            self.table.deliver(self.last_offset, self._key_hash(rows, row), now_us)
+
+    # With a table.
+
+    def is_full(self) -> bool:
+        """True if the next message may not be delivered: as many are in hand, or parked, as may be."""
+        table = self.table
+        assert table is not None
+        if self.again < 0:
+            return table.has_no_room()
+        return table.deliveries_at(self.again) == 0 and table.ack_pending >= table.pending_max
+
+    def _key_hash(self, rows: DecodedRows, row: _int) -> int:
+        table = self.table
+        assert table is not None
+        return rows.key_hash(row, table.order) if table.is_ordered else 0
+
+    def _parks(self, rows: DecodedRows, row: _int) -> bool:
+        """Pass a new message whose key is pending, and park it; False: it is another one, or there is no room."""
+        table = self.table
+        assert table is not None
+        if self.again >= 0 or not table.is_ordered or table.has_no_room():
+            return False
+        key_hash = rows.key_hash(row, table.order)
+        if not table.is_busy(key_hash):
+            return False
+        table.park(rows.numbers[row], key_hash)
+        self.next_offset = rows.numbers[row] + 1
+        self.pending -= 1
+        return True
+
+    def _number(self, rows: DecodedRows, row: _int) -> None:
+        """Set what the frame tells of this delivery."""
+        table = self.table
+        assert table is not None
+        self.count = 1 if self.again < 0 else table.deliveries_at(self.again) + 1
+        self.token = table.token(rows.numbers[row] + 1, self.delivered + 1)
+
+    def _pending_behind(self) -> int:
+        """Return how many messages will be undelivered behind this one."""
+        pending = self.pending + self.filter.seen
+        table = self.table
+        if self.again < 0:
+            pending -= 1
+        if table is not None:
+            pending += table.parked
+            if self.again >= 0 and table.deliveries_at(self.again) == 0:
+                pending -= 1
+        return max(0, pending)
+
+    def _sent_again(self, now_us: _int) -> None:
+        table = self.table
+        assert table is not None
+        table.deliver_again(self.again, now_us)
+
+
+def _hash(text: bytes, begin: _int, end: _int) -> _int:
+    """Return the hash of a key, 31 bits and not 0; 0: it is empty, which is none."""
+    if begin == end:
+        return 0
+    value = keyhash.hash_of(text, begin, end) & _HASH_MASK
+    return value if value else 1
 
 
 def _cut_size(kept_size: _int, value_size: _int, is_large: bool) -> _int:

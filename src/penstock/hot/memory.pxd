@@ -167,6 +167,25 @@ cdef inline void free_places(int32_t* places) noexcept nogil:
     free(places)
 
 
+cdef inline int64_t* more_int64s(int64_t* numbers, Py_ssize_t count) except NULL:
+    numbers = <int64_t*>realloc(numbers, count * sizeof(int64_t))
+    if numbers == NULL:
+        raise MemoryError
+    return numbers
+
+
+cdef inline int32_t* more_int32s(int32_t* numbers, Py_ssize_t count) except NULL:
+    return more_places(numbers, count)
+
+
+cdef inline void free_int64s(int64_t* numbers) noexcept nogil:
+    free(numbers)
+
+
+cdef inline void free_int32s(int32_t* numbers) noexcept nogil:
+    free(numbers)
+
+
 cdef inline int append(bytearray target, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except -1:
     cdef Py_ssize_t size = PyByteArray_GET_SIZE(target)
     PyByteArray_Resize(target, size + end - begin)

@@ -102,6 +102,24 @@ def free_places(places: list[int]) -> None:
     """Free the room."""
 
 
+def more_int64s(numbers: list[int], count: int) -> list[int]:
+    """Return room for `count` numbers, at least one, which begins with the present ones; the rest is not cleared."""
+    return numbers[:count] + [0] * (count - len(numbers))
+
+
+def more_int32s(numbers: list[int], count: int) -> list[int]:
+    """Return room for `count` numbers, at least one, which begins with the present ones; the rest is not cleared."""
+    return more_int64s(numbers, count)
+
+
+def free_int64s(numbers: list[int]) -> None:
+    """Free the room."""
+
+
+def free_int32s(numbers: list[int]) -> None:
+    """Free the room."""
+
+
 def append(target: bytearray, text: bytes, begin: int, end: int) -> None:
     """Append text[begin:end] to `target`."""
     target += text[begin:end]
