@@ -5,7 +5,6 @@ Rules: they reach the leader of the stream, which holds its readers. Answers and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any
@@ -30,6 +29,7 @@ from penstock.jetstream.errors import (
     unreadable,
 )
 from penstock.jetstream.gateway import Gateway, Handler
+from penstock.jetstream.readers.ack_checks import BAD_GROUP, GROUP
 from penstock.jetstream.readers.config import (
     ConsumerRequest,
     ReaderConfig,
@@ -56,7 +56,6 @@ NAMES_PER_ANSWER = 1_024  # as JetStream
 INFOS_PER_ANSWER = 256  # as JetStream
 OPENING_MAX = 64
 """Readers that are being created at once."""
-_GROUP = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 _Info = Generator[Asked, list[Answered], dict[str, Any]]
 
 
@@ -320,8 +319,8 @@ class ConsumerApi:
         floor, in_hand, redelivered = sequences, 0, 0
         if reader.led is not None:
             table = reader.led.state.table
-            sequences = {"consumer_seq": table.delivered, "stream_seq": table.next_offset}
-            floor = {"consumer_seq": table.floor_sequence(), "stream_seq": table.floor_offset()}
+            last = table.floor_offset() if table.count else cursor.last_offset + 1
+            floor = {"consumer_seq": table.floor_sequence(), "stream_seq": last}
             in_hand, redelivered = table.ack_pending, table.redelivered
         fields: dict[str, Any] = {
             "stream_name": self._readers.stream_name(reader),
@@ -341,6 +340,12 @@ class ConsumerApi:
             fields["paused"] = True
             fields["pause_remaining"] = (reader.config.pause_us - now.wall_us) * 1_000
         fields["ts"] = api_time(now.wall_us)
+        if reader.led is not None and (priorities := reader.led.priorities) is not None:
+            pinned = api_time(priorities.pinned_wall_us) if priorities.pin else NO_TIME
+            group: dict[str, Any] = {"group": reader.config.priority_groups[0], "pinned_ts": pinned}
+            if priorities.pin:
+                group["pinned_client_id"] = priorities.pin
+            fields["priority_groups"] = [group]
         return fields
 
     def _names(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
@@ -458,11 +463,16 @@ class ConsumerApi:
             raise invalid_json(
                 "consumer group not specified" if call.payload.strip() else "unexpected end of JSON input"
             )
-        if _GROUP.fullmatch(group) is None:
-            text = "Valid priority group name must match A-Z, a-z, 0-9, -_/=)+ and may not exceed 16 characters"
-            raise consumer_refusal(10162, text)
-        self._reader(subject)
-        raise consumer_refusal(10160, "Provided priority group does not exist for this consumer")
+        if GROUP.fullmatch(group) is None:
+            raise consumer_refusal(10162, BAD_GROUP)
+        reader = self._reader(subject)
+        priorities = None if reader.led is None else reader.led.priorities
+        if priorities is None or group not in reader.config.priority_groups:
+            raise consumer_refusal(10160, "Provided priority group does not exist for this consumer")
+        if priorities.unpin():
+            self._stored.advisories.unpinned(subject.stream, reader.name, group, "admin")
+        self._readers.serve_again(reader, now)
+        return json_answer(subject.operation)
 
     # Pull
 
@@ -505,11 +515,13 @@ class ConsumerApi:
             tell(reply, status(409, "Consumer is push based"))
             return
         try:
-            pull, mistake = parsed_pull(payload, reply, now.elapsed_us)
+            pull, priority = parsed_pull(payload, reply, now.elapsed_us)
         except BadPullError as error:
             tell(reply, status(400, f"Bad Request - {str(error)[:256]}"))
             return
         config = reader.config
+        priorities = None if reader.led is None else reader.led.priorities
+        mistake = priority.mistake(config.priority)
         if 0 < config.batch_max < pull.batch:
             tell(reply, status(409, f"Exceeded MaxRequestBatch of {config.batch_max}"))
         elif pull.expires_us != UNLIMITED and 0 < config.expires_us_max < pull.expires_us - now.elapsed_us:
@@ -518,6 +530,8 @@ class ConsumerApi:
             tell(reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
         elif mistake:
             tell(reply, status(400, f"Bad Request - {mistake}"))
+        elif priorities is not None and (block := priorities.refusal(priority, now.elapsed_us)):
+            tell(reply, block)
         elif pull.no_wait and pull.expires_us == UNLIMITED and self._readers.is_at_end(reader, now):
             tell(reply, status(404, "No Messages"))
         elif pull.no_wait and self._readers.is_promised(reader):
@@ -526,6 +540,8 @@ class ConsumerApi:
             if not pull.heartbeat_us:
                 tell(reply, status(409, "Exceeded MaxWaiting"))
         else:
+            if priorities is not None:
+                priorities.ask(pull, priority, reader.pulls)
             self._readers.pull(reader, pull, now)
 
     # Inside

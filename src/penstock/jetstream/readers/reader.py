@@ -350,6 +350,8 @@ class Reader:
             due = _NEVER_US
         if self.led is not None:
             due = min(due, self.led.state.due_us())
+            if self.led.priorities is not None:
+                due = min(due, self.led.priorities.pin_due_us)
         if self.is_paused(wall_us):
             due = min(due, now_us + self.config.pause_us - wall_us)
         return due

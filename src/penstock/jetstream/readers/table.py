@@ -50,6 +50,7 @@ from penstock.jetstream.readers.running.serving import Serving
 from penstock.jetstream.readers.running.tails import Tails
 from penstock.jetstream.readers.starting import Start, shown_now
 from penstock.jetstream.readers.stored.acks import AckTables
+from penstock.jetstream.readers.stored.advisories import Advisories
 from penstock.jetstream.readers.stored.stored import Stored
 from penstock.metadata.image import StreamState
 from penstock.node.partition.partition import Shown
@@ -81,14 +82,24 @@ class Readers:
         self._registry = registry = ReaderRegistry(gateway, schedule, inboxes, output, acks)
         self._reads = reads = RowReads(gateway, schedule, registry.cache)
         self._counts = counts = Counts(gateway, schedule, registry)
+        advisories = Advisories(gateway)
         self._serving = serving = Serving(
-            gateway, registry, schedule=schedule, inboxes=inboxes, output=output, reads=reads, counts=counts
+            gateway,
+            registry,
+            schedule=schedule,
+            inboxes=inboxes,
+            output=output,
+            reads=reads,
+            counts=counts,
+            advisories=advisories,
         )
         self._tails = Tails(
             gateway, registry, schedule=schedule, output=output, reads=reads, counts=counts, serving=serving
         )
         self._endings = Endings(gateway, registry)
-        self.stored = Stored(gateway, registry, schedule=schedule, output=output, tails=self._tails, acks=acks)
+        self.stored = Stored(
+            gateway, registry, advisories, schedule=schedule, output=output, tails=self._tails, acks=acks
+        )
         self._has_room = True  # for more requests, when they were counted
         self._pulls_since = 0
         self._counted_us = 0
@@ -253,9 +264,19 @@ class Readers:
             self._output.send(frame(pull.inbox, ended(pull, 408, "Request Timeout")))
             return
         reader.ask(pull, now.elapsed_us)
-        if reader.place is Place.IDLE or pull.no_wait:
+        priorities = None if reader.led is None else reader.led.priorities
+        if priorities is not None:
+            self.serve_again(reader, now)
+        elif reader.place is Place.IDLE or pull.no_wait:
             self._registry.changed(reader, now)
         self._schedule.wake(reader, pull.due_us())
+
+    def serve_again(self, reader: Reader, now: Now) -> None:
+        """Have a consumer with priorities served: other requests may get messages now."""
+        self._registry.changed(reader, now)
+        priorities = None if reader.led is None else reader.led.priorities
+        if reader.place is Place.WAITING and priorities is not None and priorities.is_passed_over:
+            self._schedule.ready(reader)
 
     def status(self, inbox: bytes, block: bytes) -> None:
         """Send a status message."""
@@ -359,7 +380,9 @@ class Readers:
     @property
     def has_next_turn(self) -> bool:
         """True if `turn` has something to do."""
-        return self._schedule.is_late or self.stored.has_next_turn or (bool(self._schedule) and self._output.can_deliver)
+        return (
+            self._schedule.is_late or self.stored.has_next_turn or (bool(self._schedule) and self._output.can_deliver)
+        )
 
     def shut_down(self) -> None:
         """Tell clients whose requests wait that this broker stops."""

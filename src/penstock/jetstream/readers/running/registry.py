@@ -27,9 +27,7 @@ _FIRST_SID = 1_000  # of subscriptions to the answers of flow-control messages
 class ReaderRegistry:
     """Streams with readers, and their readers."""
 
-    def __init__(
-        self, gateway: Gateway, schedule: Schedule, inboxes: Inboxes, output: Output, acks: AckTables
-    ) -> None:
+    def __init__(self, gateway: Gateway, schedule: Schedule, inboxes: Inboxes, output: Output, acks: AckTables) -> None:
         self._gateway = gateway
         self._acks = acks
         self._schedule = schedule

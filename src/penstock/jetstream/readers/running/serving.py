@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.hot import deliveries as hot
+from penstock.hot.deliveries import Pull
 from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.readers.chunks import Chunk
 from penstock.jetstream.readers.feed import Feed
@@ -15,8 +16,10 @@ from penstock.jetstream.readers.running.output import Output
 from penstock.jetstream.readers.running.registry import ReaderRegistry
 from penstock.jetstream.readers.running.row_reads import RowReads
 from penstock.jetstream.readers.running.schedule import Schedule
+from penstock.jetstream.readers.stored.advisories import Advisories
 from penstock.jetstream.readers.stored.again import chunk_of, step_over
 from penstock.jetstream.readers.stored.led import LedConsumer
+from penstock.jetstream.readers.stored.priorities import with_pin
 from penstock.node.partition.partition import Shown
 
 SHARE_BYTES = 256 * limits.KIB
@@ -37,6 +40,7 @@ class Serving:
         output: Output,
         reads: RowReads,
         counts: Counts,
+        advisories: Advisories,
     ) -> None:
         self._gateway = gateway
         self._registry = registry
@@ -45,16 +49,55 @@ class Serving:
         self._output = output
         self._reads = reads
         self._counts = counts
+        self._advisories = advisories
 
     def serve(self, reader: Reader, now: Now) -> None:
         """Send what is in memory, up to a share; otherwise say what the reader waits for."""
         feed = self._registry.feed_of(reader)
-        cursor = reader.cursor
         shown = feed.look()
         if shown is None:
             self._registry.lose(feed)
             return
         reader.place = Place.IDLE
+        if reader.led is None or reader.led.priorities is None:
+            self._serve(feed, reader, shown, now)
+        else:
+            self._serve_by_priority(feed, reader, reader.led, shown, now)
+
+    def _serve_by_priority(self, feed: Feed, reader: Reader, led: LedConsumer, shown: Shown, now: Now) -> None:
+        """Serve the requests whose turn it is; the others go on waiting."""
+        priorities, table = led.priorities, led.state.table
+        assert priorities is not None
+        if not self._counts.is_counted(feed, reader) and reader.cursor.next_offset < feed.tail_end:
+            self._counts.count(reader)
+            return
+        at_tail = reader.cursor.next_offset >= feed.tail_end
+        undelivered = 0 if at_tail else max(0, reader.cursor.pending + reader.cursor.filter.seen)
+        had_pin = priorities.pin
+        pending = undelivered + table.ready + table.parked
+        if not pending and reader.config.priority == "pinned_client" and not had_pin:
+            others: list[Pull] = []  # who gets the first message gets the pin
+            ends: list[bytes] = []
+        else:
+            others, ends = priorities.set_aside(reader.pulls, pending, table.ack_pending, (now.wall_us, now.elapsed_us))
+        self._output.send_all_to(reader, ends)
+        if priorities.pin != had_pin:
+            self._advisories.pinned(feed.name, reader.name, reader.config.priority_groups[0], priorities.pin)
+        chosen = len(reader.pulls)
+        try:
+            self._serve(feed, reader, shown, now)
+        finally:
+            reader.pulls.extend(others)
+        if reader.place is Place.IDLE and others:
+            if chosen and not len(reader.pulls) > len(others):
+                self._schedule.ready(reader)  # the others have their turn
+            elif not chosen:
+                reader.place = Place.WAITING  # until more messages come
+                if reader not in feed.behind:
+                    feed.behind.append(reader)
+
+    def _serve(self, feed: Feed, reader: Reader, shown: Shown, now: Now) -> None:
+        cursor = reader.cursor
         wanted = self._wanted(reader, now) if reader.pulls else hot.UNLIMITED
         if not wanted or not reader.wants:
             return
@@ -114,6 +157,8 @@ class Serving:
             return
         if reader.config.acks == "none":
             led.state.remove_range(0, reader.cursor.next_offset)
+        if led.priorities is not None and led.priorities.pin:
+            out = with_pin(out, led.priorities.pin)
         waits = led.state.config.commits_first
         if waits:
             led.frames += out
@@ -122,9 +167,7 @@ class Serving:
         led.writes.note(led, now.elapsed_us, waits=waits)
         self._schedule.wake(reader, led.state.due_us())
 
-    def _serve_again(
-        self, feed: Feed, reader: Reader, led: LedConsumer, shown: Shown, wanted: int, now: Now
-    ) -> bool:
+    def _serve_again(self, feed: Feed, reader: Reader, led: LedConsumer, shown: Shown, wanted: int, now: Now) -> bool:
         """Deliver again what is ready; False: new messages have to wait."""
         if led.is_held_back:
             return False  # until it is released
@@ -146,12 +189,12 @@ class Serving:
                 return False
             self.take_back(reader, now)
             if table.ready_offsets(offset, 1) == [offset]:
-                led.state.remove_range(offset, offset + 1)  # it is gone
+                led.state.remove_range(offset, offset + 1)  # no batch has it any more
                 led.writes.note(led, now.elapsed_us, waits=False)
             if not reader.wants:
                 return False
         led.again = None
-        return not table.is_full
+        return not table.has_no_room()
 
     def _send_again(self, feed: Feed, reader: Reader, chunk: Chunk, now: Now) -> int:
         """Send what is ready among the rows of a chunk; return why it stopped."""

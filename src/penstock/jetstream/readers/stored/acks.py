@@ -1,7 +1,7 @@
 """Acks of stored consumers: those of one read of the connection, applied in compiled code.
 
 Rules: plain acks make no objects here. An ack that asks for more (an answer, a delay, the next message, an end) is taken
-one by one. One with a reply subject is answered once what it changed is committed; one that names no delivery of its
+by itself. One with a reply subject is answered once what it changed is committed; one that names no delivery of its
 consumer gets no answer, and changes nothing.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.base.clock import Now
-from penstock.hot import pending
+from penstock.hot import pending, pending_acks
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.pending import PendingTable
 from penstock.jetstream.answers import publish_command
@@ -121,7 +121,7 @@ class Acks:
     ) -> list[Reader]:
         """Apply the acks of a read; return the consumers that changed. `next_pull` takes what follows +NXT."""
         others: list[int] = []
-        changed = pending.apply_acks(group, 0, len(group), self._tables.tables, now.elapsed_us, others)
+        changed = pending_acks.apply_acks(group, 0, len(group), self._tables.tables, now.elapsed_us, others)
         found: dict[Reader, None] = {}
         for table in changed:
             if (reader := self._tables.readers.get(table)) is not None:
@@ -131,6 +131,9 @@ class Acks:
             reader = self._take_one(group, row, now, stream_name, next_pull)
             if reader is not None:
                 found[reader] = None
+        for reader in found:
+            if reader.config.sample_percent:
+                self._tell_samples(reader, stream_name(reader))
         return list(found)
 
     @staticmethod
@@ -138,6 +141,14 @@ class Acks:
         led = reader.led
         assert led is not None
         led.writes.note(led, now.elapsed_us, waits=waits)
+
+    def _tell_samples(self, reader: Reader, stream: str) -> None:
+        """Tell the sampled acks of a consumer."""
+        assert reader.led is not None
+        samples = reader.led.state.table.samples
+        for sequence, consumer_sequence, deliveries, took_us in samples:
+            self._advisories.acked(stream, reader.name, sequence, consumer_sequence, deliveries, took_us)
+        samples.clear()
 
     def _take_one(
         self,
@@ -147,7 +158,7 @@ class Acks:
         stream_name: Callable[[Reader], str],
         next_pull: Callable[[Reader, bytes, bytes], None],
     ) -> Reader | None:
-        parts = pending.ack_parts(group.subject(row))
+        parts = pending_acks.ack_parts(group.subject(row))
         ack = parsed_ack(group.value(row) or b"")
         reply = group.reply(row) or group.early(row)
         if parts is None or ack is None:

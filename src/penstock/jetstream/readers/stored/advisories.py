@@ -70,10 +70,10 @@ class Advisories:
             fields["reason"] = reason
         self._tell(f"{_ADVISORY}.MSG_TERMINATED", f"{_TYPE}.terminated", stream, name, **fields)
 
-    def acked(self, stream: str, name: str, offset: int, sequence: int, deliveries: int, took_us: int) -> None:
+    def acked(self, stream: str, name: str, stream_seq: int, sequence: int, deliveries: int, took_us: int) -> None:
         """A sample of an ack."""
         fields = {
-            "consumer_seq": sequence, "stream_seq": offset + 1, "ack_time": 1_000 * took_us, "deliveries": deliveries,
+            "consumer_seq": sequence, "stream_seq": stream_seq, "ack_time": 1_000 * took_us, "deliveries": deliveries,
         }  # fmt: skip
         kind = "io.nats.jetstream.metric.v1.consumer_ack"
         self._tell("$JS.EVENT.METRIC.CONSUMER.ACK", kind, stream, name, **fields)

@@ -29,6 +29,7 @@ from penstock.jetstream.readers.reader import Reader, new_cursor
 from penstock.jetstream.readers.running.output import Output
 from penstock.jetstream.readers.running.registry import ReaderRegistry
 from penstock.jetstream.readers.stored.led import LedConsumer, ack_config, parsed_told, told_bytes
+from penstock.jetstream.readers.stored.priorities import Priorities
 from penstock.jetstream.readers.stored.writes import ConsumerWrites
 from penstock.metadata.image import StreamState
 from penstock.node.consumers.consumer_logs import KnownConsumers
@@ -174,10 +175,11 @@ class Leaderships:
     ) -> Reader:
         """Make the reader of a stored consumer; it is not served yet."""
         cursor = new_cursor(feed.filter_of(config.filters), feed.name, name, state.table.next_offset)
-        cursor.table = state.table
+        cursor.attach(state.table, f"$JS.ACK.{feed.name}.{name}.".encode())
         leaf = self._output.leaf
         reader = Reader(feed.stream_id, name, config, cursor, leaf, created_us=created_us, now_us=now.elapsed_us)
-        reader.led = LedConsumer(state, one.writes)
+        priorities = None if config.priority == "none" else Priorities(config, state.consumer_id)
+        reader.led = LedConsumer(state, one.writes, priorities)
         self._registry.add(feed, reader, now)
         if one.sid is None:
             self._last_sid += 1
@@ -231,9 +233,7 @@ class Leaderships:
         """Go on once a stream has a log of consumers that is known here. RemoteError not_yet, …"""
         if self.of(state.stream_id) is None:
             self._open.pop(state.stream_id, None)
-            self._begin(
-                state, self._gateway.node.consumer_log(*real_ids(state.stream_id)), self._gateway.node.now
-            )
+            self._begin(state, self._gateway.node.consumer_log(*real_ids(state.stream_id)), self._gateway.node.now)
         done(None)
 
     def add_log(self, state: StreamState, done: Callable[[RemoteError | None], None]) -> None:
@@ -245,5 +245,3 @@ class Leaderships:
         consumer_id = blake2b(drawn.encode(), digest_size=ID_BYTES).digest()
         told = told_bytes(name, now.wall_us, config)
         return ConsumerState(consumer_id, ack_config(config), told, offset, now.elapsed_us)
-
-

@@ -13,6 +13,7 @@ from penstock.jetstream.readers.config import ReaderConfig, stored_config
 
 if TYPE_CHECKING:
     from penstock.jetstream.readers.chunks import Chunk
+    from penstock.jetstream.readers.stored.priorities import Priorities
     from penstock.jetstream.readers.stored.writes import ConsumerWrites
 
 HELD_BYTES_MAX = 1 * limits.MIB
@@ -68,15 +69,18 @@ class Held(NamedTuple):
 class LedConsumer:
     """A stored consumer under one leadership of this broker."""
 
-    __slots__ = ("again", "checked_under", "frames", "is_deleted", "replies", "state", "under_way", "writes")
+    __slots__ = (
+        "again", "checked_under", "frames", "is_deleted", "priorities", "replies", "state", "under_way", "writes",
+    )  # fmt: skip
 
-    def __init__(self, state: ConsumerState, writes: ConsumerWrites) -> None:
+    def __init__(self, state: ConsumerState, writes: ConsumerWrites, priorities: Priorities | None = None) -> None:
         self.state = state
         self.writes = writes
         self.frames = bytearray()  # wait until the next rows are committed
         self.replies: list[bytes] = []  # of acks whose senders wait for the next rows
         self.under_way = 0  # batches with rows of it that are being committed
         self.is_deleted = False
+        self.priorities = priorities
         self.again: Chunk | None = None  # rows that were read to be delivered again
         self.checked_under: object = None  # for which state of the log messages that are gone were looked for
 

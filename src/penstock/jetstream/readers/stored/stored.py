@@ -30,6 +30,7 @@ class Stored:
         self,
         gateway: Gateway,
         registry: ReaderRegistry,
+        advisories: Advisories,
         *,
         schedule: Schedule,
         output: Output,
@@ -40,7 +41,7 @@ class Stored:
         self._registry = registry
         self._schedule = schedule
         self._tails = tails
-        self.advisories = Advisories(gateway)
+        self.advisories = advisories
         self.leaderships = Leaderships(gateway, registry, output)
         self._acks = Acks(gateway, acks, self.advisories)
         self.next_pull: Callable[[Reader, bytes, bytes], None] = lambda reader, reply, payload: None
@@ -115,6 +116,12 @@ class Stored:
 
     def expire(self, reader: Reader, led: LedConsumer, now: Now, *, is_new: bool = False) -> None:
         """Make ready what is due, and give up what was delivered as often as it may be."""
+        if (priorities := led.priorities) is not None and now.elapsed_us >= priorities.pin_due_us:
+            priorities.unpin()
+            self.advisories.unpinned(
+                self._stream_name(reader), reader.name, reader.config.priority_groups[0], "timeout"
+            )
+            self._registry.changed(reader, now)
         due = led.state.due_us() <= now.elapsed_us
         if not due and not is_new:
             return
