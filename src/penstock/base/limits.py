@@ -282,12 +282,14 @@ SHARED_ISRS_MAX = 1_024  # distinct ISRs and commit conditions shared by all par
 # Groups
 GROUP_NAME_CHARS_MAX = 128  # as of a stream name
 OFFSETS_PARTITIONS = 16  # of the stream of committed offsets: spreads groups over so many leaders
-REPLICA_SESSION_LOGS_MAX = 2 * PARTITIONS_MAX  # of one fetch session: partitions and their companion logs
+REPLICA_SESSION_LOGS_MAX = 3 * PARTITIONS_MAX  # of one fetch session: partitions and their companion logs
 COMPANION_ROWS_AT_ONCE = 512  # read from one by a disk thread, before the event loop applies them: some 50 ms …
 COMPANION_BYTES_AT_ONCE = 1 * MIB  # … or so many bytes, unless one row has more
 COMPANION_BYTES_ON_LOOP = 512  # rows that a leader has written, which the event loop applies as they are: 0.3 ms
 COMPANION_WAITING_MAX = 4_096  # committed appends to one that wait until their rows are applied
-COMPANION_SEGMENT_BYTES = MIB  # of a companion log, which holds few and small rows
+MARKS_SEGMENT_BYTES = MIB  # of a log of marks, which holds few and small rows
+CONSUMERS_SEGMENT_BYTES = 4 * MIB  # of a log of consumers: superseded rows stay in few segments, which a start reads
+CONSUMER_ROW_BYTES_MAX = 4 * MIB  # of one row of a consumer: a snapshot of all that it has pending
 SHARED_COMPANION_CONFIGS_MAX = 1_024  # derived configs kept, one for all partitions of a stream
 OFFSETS_SEGMENT_BYTES = 16 * MIB  # of that stream: superseded commits stay in few segments
 OFFSETS_KEPT_MAX = 50_000  # kept in memory per partition, shared by users: some 30 MB, 75 MB with long notes

@@ -40,7 +40,7 @@ from penstock.messages import (
     Response,
 )
 from penstock.messages.fields import INT64_MAX
-from penstock.metadata.companions import is_companion
+from penstock.metadata.companions import is_marks
 from penstock.metadata.image import ClusterImage
 from penstock.node.api.last_rows import KeptLasts
 from penstock.node.consumers.consumer_logs import KnownConsumers
@@ -301,7 +301,7 @@ class Node:
                 case PartitionEventKind.COMMITTED:
                     replicas.committed(partition)
                     self._fetches.grown(partition)
-                    if partition.needs_decisions or is_companion(partition.key.stream_id):
+                    if partition.needs_decisions or is_marks(partition.key.stream_id):
                         self._decisions.check(partition)
                     if partition.stream.config.allow_message_ttl:
                         self._expiries.check(partition)

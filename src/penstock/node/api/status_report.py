@@ -121,7 +121,7 @@ class StatusReport:
             return self._absent(key)
         if partition.closed:
             return PartitionHealth.FAILED, partition.closed
-        if partition.stream.has_companion and (unusable := self._replicas.companions.unusable(partition)) is not None:
+        if partition.stream.has_marks and (unusable := self._replicas.companions.unusable(partition)) is not None:
             opens = unusable.code == ErrorCode.NOT_YET
             return PartitionHealth.STARTING if opens else PartitionHealth.FAILED, unusable.message
         state = partition.log.state
@@ -231,7 +231,7 @@ class StatusReport:
             and partition.subscribed
             and partition.is_writable
             and not partition.impediment
-            and not partition.stream.has_companion
+            and not partition.stream.has_marks
         )
         return PartitionHealth.ONLINE if is_online else self._health(key)[0]
 
