@@ -1,6 +1,6 @@
 """Acks of stored consumers: those of one read of the connection, applied in compiled code.
 
-Rules: plain acks make no objects here. An ack that asks for more (an answer, a delay, the next message, an end) is taken
+Rules: plain acks make no objects here. An ack that asks for more (an answer, a delay, the next message) is taken
 by itself. One with a reply subject is answered once what it changed is committed; one that names no delivery of its
 consumer gets no answer, and changes nothing.
 """
