@@ -1,88 +1,176 @@
 """One consumer with acks, without I/O: what it may deliver, acks in, changed rows out, what is due.
 
-Rules: the caller delivers through a cursor that has `table` (see `hot.deliveries.Cursor`), applies acks to `table`, and
-then takes the rows that tell what changed. Rows are appended in the order in which they were taken, under the leadership
-that the state belongs to. Times are elapsed µs of this process, and never go back.
+Rules: the caller delivers through a cursor that has `table` (`hot.deliveries.Cursor.attach`), applies acks to `table`,
+and then takes the rows that tell what changed. Rows are appended in the order in which they were taken, under the
+leadership that the state belongs to. Times are elapsed µs of this process, and never go back.
 
-    cursor.fill_again(rows, …)      messages that are ready again: first, if their rows are there
-    cursor.fill(rows, …)            new messages; both enter them in `table`
-    pending.apply_acks(group, …)    acks of a whole read
-    state.expire(now_us)            what is due becomes ready, or has reached max_deliver
-    state.take_rows(now_us)         what changed: at most a change and a snapshot
+    state.expire(now_us)                  what is due becomes ready, or has reached max_deliver
+    cursor.fill_again(rows, …)            messages that are ready again: first, if their rows are there
+    cursor.fill(rows, …)                  new messages; both enter them in `table`
+    pending_acks.apply_acks(group, …)     acks of a whole read
+    state.take_rows(now_us)               what changed: a change, a snapshot, or both
 
-A consumer with `config.commits_first` keeps its frames until the rows that were taken behind them are committed. One
-whose rows were refused under a leadership that goes on calls `rows_lost`: then the next row is a snapshot.
+A consumer with `config.commits_first` keeps its frames until the rows that were taken behind them are committed. After
+rows of a leadership that goes on were refused, `rows_lost` makes the next one a snapshot. While a consumer is paused
+nothing is delivered, and time counts.
 """
 
 from __future__ import annotations
 
+from penstock.consumers import rows
 from penstock.consumers.config import AckConfig
-from penstock.hot.pending import PendingTable
+from penstock.hot.pending import ENDED, NEVER, PendingTable
 
 Row = tuple[bytes, bytes | None]
 """A key and its value; None deletes the key."""
 
-CHANGES_MAX = 128
-"""Changes between two snapshots at most."""
-NOTE_US = 60_000_000
+NOTE_MS = 60_000
 """Interval of the rows that note the time that is left, while messages wait for a time."""
+PASSED_MAX = 65_536
+"""Messages that are not wanted, behind which the position is noted though nothing else changed."""
+_CHANGE_BYTES = 4_096  # up to which a change is never more than a snapshot
+_ENTRY_BYTES = 8  # of a snapshot, at most, but for rare ones
 
 
 class ConsumerState:
     """The state of one consumer under one leadership."""
 
-    __slots__ = ("config", "consumer_id", "told", "table")
+    __slots__ = ("_config_bytes", "_is_lost", "_number", "_since_snapshot", "config", "consumer_id", "table", "told")
 
-    def __init__(self, consumer_id: bytes, config: AckConfig, told: bytes, next_offset: int, now_us: int) -> None:
-        """A new consumer, whose first message is at `next_offset` or behind.
+    def __init__(
+        self, consumer_id: bytes, config: AckConfig, told: bytes, next_offset: int, now_us: int
+    ) -> None:
+        """A new consumer, whose first message is at `next_offset` or behind; its first rows are yet to be taken.
 
-        `consumer_id`: ID_BYTES random bytes, of this consumer for ever (`rows.ID_BYTES`). `told`: bytes of the caller
-        about it, at most `rows.TOLD_BYTES_MAX`: its name and its config as JSON.
+        `consumer_id`: `rows.ID_BYTES` random bytes, of this consumer for ever. `told`: bytes of the caller about it, its
+        name and its config as JSON, at most `rows.TOLD_BYTES_MAX`.
         """
+        table = PendingTable(consumer_id, next_offset, now_us)
+        rows.configure(table, config)
+        self._begin(consumer_id, config, told, table, number=0)
+        self._is_lost = True
+
+    def _begin(self, consumer_id: bytes, config: AckConfig, told: bytes, table: PendingTable, *, number: int) -> None:
+        assert len(told) <= rows.TOLD_BYTES_MAX, len(told)
         self.consumer_id = consumer_id
         self.config = config
         self.told = told
-        self.table = PendingTable(consumer_id, next_offset, now_us)
+        self.table = table
+        self._config_bytes = rows.encode_config(config)
+        self._number = number  # of the next change
+        self._since_snapshot = 0
+        self._is_lost = False  # the next row is a snapshot
+
+    @classmethod
+    def taken_over(
+        cls, consumer_id: bytes, told: bytes, config: AckConfig, table: PendingTable, *, number: int, changes: int
+    ) -> ConsumerState:
+        """Go on with a table that was read; `number`: of the next change, `changes`: those since the last snapshot."""
+        state = cls.__new__(cls)
+        state._begin(consumer_id, config, told, table, number=number)
+        state._since_snapshot = changes
+        return state
+
+    def first_rows(self) -> list[Row]:
+        """Return the rows of a new consumer, to be appended as one batch."""
+        return [(rows.told_key(self.consumer_id), self.told), self._snapshot()]
+
+    # What changed.
 
     def take_rows(self, now_us: int) -> list[Row]:
         """Return what changed since the last call, to be appended; empty: nothing did."""
-        raise NotImplementedError
+        table = self.table
+        if self._is_lost:
+            return [self._snapshot()]
+        if not self._has_changes(now_us):
+            return []
+        if self._is_note_due(now_us):
+            table.tick(now_us)
+        size = table.changes.size()
+        if table.changes.is_lost or size > max(_CHANGE_BYTES, _ENTRY_BYTES * table.count):
+            return [self._snapshot()]
+        number = self._number
+        change = rows.encode_change(number, table.changes.take(table.next_offset))
+        self._number += 1
+        self._since_snapshot += 1
+        taken: list[Row] = [(rows.change_key(self.consumer_id, number), change)]
+        if self._since_snapshot >= rows.CHANGES_MAX:
+            taken.append(self._snapshot())
+        return taken
+
+    def has_changes(self, now_us: int) -> bool:
+        """True if `take_rows` would return rows."""
+        return self._is_lost or self._has_changes(now_us)
+
+    def _has_changes(self, now_us: int) -> bool:
+        changes = self.table.changes
+        if changes.size() or changes.is_lost or self.table.next_offset >= changes.position + PASSED_MAX:
+            return True
+        return self._is_note_due(now_us)
+
+    def _is_note_due(self, now_us: int) -> bool:
+        """True if a row is due that notes the time."""
+        table = self.table
+        return table.next_due_us() != NEVER and table.now_ms(now_us) >= table.clock_ms + NOTE_MS
+
+    def _snapshot(self) -> Row:
+        """Return a snapshot, which holds all changes."""
+        table = self.table
+        table.changes.clear(table.next_offset)
+        self._is_lost = False
+        self._since_snapshot = 0
+        return rows.snapshot_key(self.consumer_id), rows.encode_snapshot(self._config_bytes, self._number, table)
 
     def rows_lost(self) -> None:
         """Rows that were taken may not have been appended: the next call of `take_rows` gives a snapshot."""
-        raise NotImplementedError
+        self._is_lost = True
+
+    # Time.
 
     def expire(self, now_us: int) -> list[int]:
         """Make ready what is due; return offsets that have reached max_deliver, each one once under a leadership.
 
         These stay pending until the caller gives them up (`give_up`); `exhausted` lists them again.
         """
-        raise NotImplementedError
+        return self.table.expire(now_us)
 
-    def exhausted(self) -> list[int]:
-        """Return the offsets that have reached max_deliver and are still pending."""
-        raise NotImplementedError
+    def exhausted(self, limit: int) -> list[int]:
+        """Return up to `limit` offsets that have reached max_deliver and are still pending; it looks at all entries."""
+        return self.table.offsets_in(ENDED, limit)
+
+    def due_us(self) -> int:
+        """When `expire`, or a row that notes the time, may be due: a lower bound; NEVER: nothing waits."""
+        table = self.table
+        due_us = table.next_due_us()
+        return due_us if due_us == NEVER else min(due_us, table.origin_us + 1_000 * (table.clock_ms + NOTE_MS))
+
+    # What its clients and its stream ask for.
 
     def give_up(self, offset: int) -> bool:
         """Take a message out of the pending ones for good; False: it is not pending."""
-        raise NotImplementedError
-
-    def due_us(self) -> int:
-        """When `expire`, or a row that notes the time, may be due: a lower bound; UNLIMITED: never."""
-        raise NotImplementedError
-
-    def update(self, config: AckConfig, told: bytes, now_us: int) -> list[Row]:
-        """Take another config; return rows as `take_rows` does. ValueError: the order cannot be changed."""
-        raise NotImplementedError
-
-    def reset(self, next_offset: int, now_us: int) -> None:
-        """Begin anew at an offset: nothing is pending, sequences begin at 1, acks of earlier deliveries name nothing."""
-        raise NotImplementedError
+        return self.table.give_up(offset)
 
     def remove_range(self, begin: int, end: int) -> int:
         """Messages with these offsets are gone: they leave the pending ones. Return how many did."""
-        raise NotImplementedError
+        return self.table.remove_range(begin, end)
+
+    def reset(self, next_offset: int) -> None:
+        """Begin anew at an offset: nothing is pending, sequences begin at 1, acks of earlier deliveries name nothing.
+
+        The cursor is to be attached again.
+        """
+        self.table.reset(next_offset)
+
+    def update(self, config: AckConfig, told: bytes) -> list[Row]:
+        """Take another config; return rows, to be appended as one batch. ValueError: the order cannot be changed now."""
+        rows.configure(self.table, config)
+        self.config = config
+        self.told = told
+        self._config_bytes = rows.encode_config(config)
+        return self.first_rows()
 
     def deletion(self) -> list[Row]:
         """Return the rows that delete the consumer, to be appended as one batch."""
-        raise NotImplementedError
+        keys = [rows.told_key(self.consumer_id), rows.snapshot_key(self.consumer_id)]
+        keys += [rows.change_key(self.consumer_id, slot) for slot in range(min(self._number, rows.SLOTS))]
+        return [(key, None) for key in keys]

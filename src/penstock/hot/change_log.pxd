@@ -35,20 +35,20 @@ cdef class ChangeLog:
     cpdef Py_ssize_t size(self) except -1
 
     @cython.locals(is_keyed=bint, at=Py_ssize_t, target="unsigned char*")
-    cpdef int note(self, int op, int64_t offset, int64_t value) except -1
+    cpdef void note(self, int op, int64_t offset, int64_t value) except *
 
-    cpdef int note_range(self, int op, int64_t begin, int64_t end) except -1
+    cpdef void note_range(self, int op, int64_t begin, int64_t end) except *
 
-    cpdef int clock(self, int64_t ms) except -1
+    cpdef void clock(self, int64_t ms) except *
 
-    cpdef int reset(self, int64_t offset) except -1
+    cpdef void reset(self, int64_t offset) except *
 
     cpdef bytes take(self, int64_t position)
 
     cpdef int clear(self, int64_t position) except -1
 
     @cython.locals(op=int, hashes="const unsigned char*")
-    cdef int _finish(self) except -1
+    cdef void _finish(self) except *
 
     cdef int _put(self, int op, int64_t length) except -1
 

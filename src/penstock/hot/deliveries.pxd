@@ -176,7 +176,7 @@ cdef class Cursor:
         Py_ssize_t block_size, Py_ssize_t size,
     ) except -1
 
-    cdef int _sent(self, DecodedRows rows, Py_ssize_t row, Py_ssize_t frame_size, int64_t now_us) except -1
+    cdef void _sent(self, DecodedRows rows, Py_ssize_t row, Py_ssize_t frame_size, int64_t now_us) except *
 
     @cython.locals(table=PendingTable)
     cdef bint is_full(self) except -1

@@ -99,7 +99,11 @@ cdef class PendingTable:
 
     cpdef object keep_generation(self, int64_t generation)
 
+    cpdef int go_on(self, int64_t now_us) except -1
+
     cpdef bint has_no_room(self) noexcept
+
+    cpdef int64_t next_due_us(self) except -2
 
     cpdef int64_t floor_offset(self) except -1
 
@@ -172,7 +176,7 @@ cdef class PendingTable:
     cdef int _apply(self, int kind, int64_t offset, int64_t delay_us, int64_t now_us) except -1
 
     @cython.locals(index=Py_ssize_t, deliveries=int64_t, age_ms=int64_t)
-    cdef int _sample(self, int64_t offset, int64_t now_us) except -1
+    cdef void _sample(self, int64_t offset, int64_t now_us) except *
 
     cdef int progress(self, Py_ssize_t index) except -1
 
@@ -216,16 +220,16 @@ cdef class PendingTable:
     cdef int release_all(self, int64_t offset) except -1
 
     @cython.locals(deliveries=int32_t, is_parked=bint)
-    cdef int drop(self, Py_ssize_t index) except -1
+    cdef void drop(self, Py_ssize_t index) except *
 
     @cython.locals(key_hash=int32_t, left=object, other=Py_ssize_t)
-    cdef int _leave_key(self, Py_ssize_t index, bint is_parked) except -1
+    cdef void _leave_key(self, Py_ssize_t index, bint is_parked) except *
 
     cdef int tidy(self) except -1
 
     cdef int _make_room(self) except -1
 
-    cdef int _resize(self, Py_ssize_t room) except -1
+    cdef void _resize(self, Py_ssize_t room) except *
 
     @cython.locals(to=Py_ssize_t, index=Py_ssize_t, mark=int32_t, block=Py_ssize_t)
     cdef int _pack(self) except -1

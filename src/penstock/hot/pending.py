@@ -204,15 +204,18 @@ class PendingTable:
         self.generation = generation
         self._hash = SipHash(self.consumer_id + int(generation).to_bytes(8, "little"))
 
+    def go_on(self, now_us: _int) -> None:
+        """The clock, which stood since the last change, goes on from now."""
+        self.origin_us = now_us - 1_000 * self.clock_ms
+
     # Looking.
 
     def has_no_room(self) -> bool:
         """True if no new message may be delivered: as many are in hand, or parked, as may be."""
         return self.ack_pending >= self.pending_max or (self.is_ordered and self.parked >= self.parked_max)
 
-    @property
-    def due_us(self) -> int:
-        """When `expire` may find something: a lower bound; NEVER: nothing waits for a time."""
+    def next_due_us(self) -> _int:
+        """Return when `expire` may find something: a lower bound; NEVER: nothing waits for a time."""
         return _NEVER if self.next_due_ms == _NEVER else self.origin_us + 1_000 * self.next_due_ms
 
     def floor_offset(self) -> _int:

@@ -78,4 +78,4 @@ cpdef object apply_change(PendingTable table, bytes data, Py_ssize_t at, int64_t
 cdef int _enter(PendingTable table, Numbers source, int op, int64_t length, int64_t entries_max) except -1
 
 @cython.locals(index=Py_ssize_t, deliveries=int64_t)
-cdef int _change(PendingTable table, Numbers source, int op, int64_t offset, int64_t delay_ms) except -1
+cdef void _change(PendingTable table, Numbers source, int op, int64_t offset, int64_t delay_ms) except *
