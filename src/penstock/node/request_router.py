@@ -136,7 +136,8 @@ class RequestRouter:
             write=self.storing.append_to_companion,
         )
         self.expiries = Expiries(context, cluster, replicas, self.storing, self.deletions)
-        self.consumer_logs = ConsumerLogs()
+        troubles = companions.troubles
+        self.consumer_logs = ConsumerLogs(context, cluster, find, replicas.partitions, troubles, append=write)
         self.mark_snapshots = MarkSnapshots(context, replicas, write=self.storing.append_to_companion)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)

@@ -30,14 +30,16 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple, Protocol
 
 from penstock.base import limits
+from penstock.base.companion_kinds import CompanionKind
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionKey, StreamId
 from penstock.batch import codec
-from penstock.commitlog import LogState, LogView
+from penstock.commitlog import LogView
 from penstock.metadata.companions import is_marks, marks_key, target_key
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import Query, QueryGivenUpError, keys_and_values
 from penstock.node.partition.partition import Partition
+from penstock.node.replicas.companion_troubles import CompanionTroubles
 from penstock.node.step import Lane
 
 
@@ -132,7 +134,7 @@ class Companions:
         self._outbox = context.outbox
         self._broker_id = context.settings.broker_id
         self._partitions = partitions
-        self._failures = failures
+        self.troubles = CompanionTroubles(partitions, failures)
         self._ahead = ahead
         self._passed: dict[PartitionKey, _Passed] = {}
 
@@ -296,18 +298,8 @@ class Companions:
         partition.marks_failure = error.message if error is not None and is_lasting else ""
 
     def unusable(self, partition: Partition) -> RemoteError | None:
-        """Return why the companion log of a partition that has one cannot be used; None if it can."""
-        key = marks_key(partition.key)
-        companion = self._partitions.get(key)
-        if companion is None:
-            opening = RemoteError(ErrorCode.NOT_YET, "the log of what is hidden is being opened; ask again in a moment")
-            found = self._failures.get(key, opening)
-            return RemoteError(found.code, f"{partition.label} cannot be read: {found.message}", **found.details)
-        if companion.closed:
-            return RemoteError(ErrorCode.STORAGE_FAILED, f"{partition.label} cannot be read: {companion.closed}")
-        if companion.log.state is LogState.READ_ONLY and companion.log.damage:
-            return self._damaged(partition, companion)
-        return None
+        """Return why the log of marks of a partition that has one cannot be used; None if it can."""
+        return self.troubles.find(partition, CompanionKind.MARKS)
 
     def _knows(self, companion: Partition) -> bool:
         """True if this replica knew, at some moment of its role, all that was committed."""
@@ -320,24 +312,6 @@ class Companions:
         following = companion.following
         as_of_us = companion.fresh_us if following is None else following.freshness.as_of_us
         return as_of_us is not None
-
-    def _damaged(self, partition: Partition, companion: Partition) -> RemoteError:
-        one = companion.log.damage[0]
-        text = f"{partition.label} cannot be read: the log of what is hidden in it is damaged in {one.file} at byte"
-        mend = companion.mending or "it is mended from another replica that has it whole"
-        if not companion.is_replicated:
-            mend = "there is no other replica"
-        error = RemoteError(
-            ErrorCode.CORRUPT_RANGE,
-            f"{text} {one.position}; {mend}",
-            file=one.file,
-            position=one.position,
-            expected=one.expected,
-            found=one.found,
-        )
-        if companion.is_being_repaired:
-            error.details["repairing"] = True
-        return error
 
     def passed_as_of_us(self, companion: Partition, as_of_us: int | None) -> int | None:
         """Return the time up to which all committed rows were passed on; `as_of_us`: up to which the log has them."""
