@@ -229,7 +229,7 @@ class ConsumerApi:
         one.creating.add(name)
         feed.opening += 1
         try:
-            yield from done(partial(one.writes.append, made.take_rows(now.elapsed_us)))
+            yield from done(partial(one.writes.append, made.first_rows()))
         finally:
             one.creating.discard(name)
             feed.opening -= 1
@@ -286,9 +286,8 @@ class ConsumerApi:
         self, reader: Reader, led: LedConsumer, config: ReaderConfig
     ) -> Generator[Asked, list[Answered], None]:
         """Store another config of a consumer. Raise RemoteError."""
-        now_us = self._gateway.node.now.elapsed_us
         told = told_bytes(reader.name, reader.created_us, config)
-        yield from done(partial(led.writes.append, led.state.update(ack_config(config), told, now_us)))
+        yield from done(partial(led.writes.append, led.state.update(ack_config(config), told)))
 
     # About one or all
 
@@ -443,7 +442,8 @@ class ConsumerApi:
         if not self._readers.is_here(reader):
             raise consumer_not_found()
         if (led := reader.led) is not None:
-            led.state.reset(start.offset, self._gateway.node.now.elapsed_us)
+            led.state.reset(start.offset)
+            self._stored.attach(reader, led)
             led.take_held()
             led.again = None
             rows = led.state.take_rows(self._gateway.node.now.elapsed_us)

@@ -65,7 +65,12 @@ class ReaderBroker(ApiBroker):
 
     def api(self, operation: str, payload: bytes | str | dict[str, Any] = b"") -> dict[str, Any]:
         """The answer to an API request."""
-        found: dict[str, Any] = json.loads(self.answers[self.send(operation, payload)])
+        inbox = self.send(operation, payload)
+        for _ in range(100):  # what waits for a log asks again
+            if inbox in self.answers or not self.gateway.under_way:
+                break
+            self.tick(50)
+        found: dict[str, Any] = json.loads(self.answers[inbox])
         return found
 
     def consumer(self, stream: str, name: str = "", **config: Any) -> dict[str, Any]:
@@ -78,7 +83,7 @@ class ReaderBroker(ApiBroker):
         """Create a durable consumer with explicit acks; its info, or its error."""
         return self.consumer(stream, name, **{"durable_name": name, "ack_policy": "explicit", **config})
 
-    def fetch(self, stream: str, name: str, batch: int = 1, **more: Any) -> list[Delivered]:
+    def pulled(self, stream: str, name: str, batch: int = 1, **more: Any) -> list[Delivered]:
         """Ask for messages, without waiting for those to come; what was delivered to the request."""
         request = json.dumps({"batch": batch, "no_wait": True, **more})
         return self.delivered(self.send(f"CONSUMER.MSG.NEXT.{stream}.{name}", request))

@@ -52,7 +52,7 @@ def test_a_durable_consumer_tells_its_config_and_state(broker: ReaderBroker) -> 
 def test_an_acked_message_does_not_come_again(broker: ReaderBroker) -> None:
     broker.durable("s", "d")
     publish(broker, b"1", b"2", b"3")
-    first, second = broker.fetch("s", "d", 2)
+    first, second = broker.pulled("s", "d", 2)
     assert (first.stream_seq, first.consumer_seq, first.deliveries, first.pending) == (1, 1, 1, 2)
     assert info(broker) == (2, 2, 0, 0, 2, 0, 1)
     broker.ack(second)
@@ -60,18 +60,18 @@ def test_an_acked_message_does_not_come_again(broker: ReaderBroker) -> None:
     broker.ack(first, b"+ACK")
     assert info(broker) == (2, 2, 2, 2, 0, 0, 1)
     broker.tick(31_000)
-    assert values(broker.fetch("s", "d", 5)) == [b"3"]
+    assert values(broker.pulled("s", "d", 5)) == [b"3"]
 
 
 def test_a_message_without_an_ack_comes_again_before_new_ones(broker: ReaderBroker) -> None:
     broker.durable("s", "d", ack_wait=2 * S)
     publish(broker, b"1", b"2")
-    broker.fetch("s", "d", 1)
+    broker.pulled("s", "d", 1)
     broker.tick(1_900)
-    assert values(broker.fetch("s", "d", 1)) == [b"2"]
+    assert values(broker.pulled("s", "d", 1)) == [b"2"]
     broker.tick(200)
     publish(broker, b"3")
-    (again, new, *_) = broker.fetch("s", "d", 5)
+    (again, new, *_) = broker.pulled("s", "d", 5)
     assert (again.value, again.deliveries, again.consumer_seq, again.stream_seq) == (b"1", 2, 3, 1)
     assert (new.value, new.deliveries) == (b"3", 1)
     assert info(broker)[4:] == (3, 1, 0)
@@ -80,7 +80,7 @@ def test_a_message_without_an_ack_comes_again_before_new_ones(broker: ReaderBrok
 def test_a_waiting_request_gets_a_message_that_is_due(broker: ReaderBroker) -> None:
     broker.durable("s", "d", ack_wait=2 * S)
     publish(broker, b"1")
-    broker.fetch("s", "d", 1)
+    broker.pulled("s", "d", 1)
     inbox = broker.send("CONSUMER.MSG.NEXT.s.d", json.dumps({"batch": 1, "expires": 30 * S}))
     assert broker.delivered(inbox) == []
     broker.tick(2_100)
@@ -90,31 +90,31 @@ def test_a_waiting_request_gets_a_message_that_is_due(broker: ReaderBroker) -> N
 def test_a_client_says_when_a_message_is_to_come_again(broker: ReaderBroker) -> None:
     broker.durable("s", "d")
     publish(broker, b"1")
-    (first, *_) = broker.fetch("s", "d")
+    (first, *_) = broker.pulled("s", "d")
     broker.ack(first, b"-NAK")
-    (second, *_) = broker.fetch("s", "d")
+    (second, *_) = broker.pulled("s", "d")
     assert (second.value, second.deliveries) == (b"1", 2)
     broker.ack(second, b'-NAK {"delay": 5000000000}')
-    assert values(broker.fetch("s", "d")) == []
+    assert values(broker.pulled("s", "d")) == []
     broker.tick(4_900)
-    assert values(broker.fetch("s", "d")) == []
+    assert values(broker.pulled("s", "d")) == []
     broker.tick(200)
-    (third, *_) = broker.fetch("s", "d")
+    (third, *_) = broker.pulled("s", "d")
     assert third.deliveries == 3
     broker.tick(29_000)
     broker.ack(third, b"+WPI")
     broker.tick(29_000)
-    assert values(broker.fetch("s", "d")) == []
+    assert values(broker.pulled("s", "d")) == []
     broker.ack(third, b"+TERM broken")
     broker.tick(60_000)
-    assert values(broker.fetch("s", "d")) == []
+    assert values(broker.pulled("s", "d")) == []
     assert info(broker)[:5] == (3, 1, 3, 1, 0)
 
 
 def test_a_double_ack_is_answered_once_it_is_committed(broker: ReaderBroker) -> None:
     broker.durable("s", "d")
     publish(broker, b"1")
-    (first, *_) = broker.fetch("s", "d")
+    (first, *_) = broker.pulled("s", "d")
     broker.ack(first, b"", reply="_INBOX.ack")
     assert broker.answers["_INBOX.ack"] == b""
 
@@ -122,7 +122,7 @@ def test_a_double_ack_is_answered_once_it_is_committed(broker: ReaderBroker) -> 
 def test_a_forged_ack_changes_nothing_and_gets_no_answer(broker: ReaderBroker) -> None:
     broker.durable("s", "d")
     publish(broker, b"1")
-    (first, *_) = broker.fetch("s", "d")
+    (first, *_) = broker.pulled("s", "d")
     head, _, pending = first.reply.rpartition(".")
     forged = f"{head[:-3]}{(int(head[-3:]) + 1) % 1_000:03}.{pending}"
     broker.ack(first._replace(reply=forged), b"", reply="_INBOX.ack")
@@ -134,7 +134,7 @@ def test_a_forged_ack_changes_nothing_and_gets_no_answer(broker: ReaderBroker) -
 def test_an_ack_with_the_next_request(broker: ReaderBroker) -> None:
     broker.durable("s", "d")
     publish(broker, b"1", b"2", b"3")
-    (first, *_) = broker.fetch("s", "d")
+    (first, *_) = broker.pulled("s", "d")
     broker.ack(first, b'+NXT {"batch": 2}', reply="_INBOX.next")
     assert values(broker.delivered("_INBOX.next")) == [b"2", b"3"]
     assert info(broker)[4] == 2
@@ -144,10 +144,10 @@ def test_max_deliver_is_kept_and_told(broker: ReaderBroker) -> None:
     broker.durable("s", "d", max_deliver=2, ack_wait=1 * S)
     publish(broker, b"1")
     for count in (1, 2):
-        (one, *_) = broker.fetch("s", "d")
+        (one, *_) = broker.pulled("s", "d")
         assert one.deliveries == count
         broker.tick(1_100)
-    assert values(broker.fetch("s", "d")) == []
+    assert values(broker.pulled("s", "d")) == []
     assert info(broker)[:5] == (2, 1, 2, 1, 0)
     told = json.loads(broker.answers["$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.s.d"])
     assert (told["type"], told["stream_seq"], told["deliveries"]) == ("io.nats.jetstream.advisory.v1.max_deliver", 1, 2)
@@ -156,13 +156,13 @@ def test_max_deliver_is_kept_and_told(broker: ReaderBroker) -> None:
 def test_backoff_is_the_wait_of_each_delivery(broker: ReaderBroker) -> None:
     broker.durable("s", "d", backoff=[1 * S, 3 * S], max_deliver=5)
     publish(broker, b"1")
-    broker.fetch("s", "d")
+    broker.pulled("s", "d")
     broker.tick(1_100)
-    assert values(broker.fetch("s", "d")) == [b"1"]
+    assert values(broker.pulled("s", "d")) == [b"1"]
     broker.tick(2_800)
-    assert values(broker.fetch("s", "d")) == []
+    assert values(broker.pulled("s", "d")) == []
     broker.tick(300)
-    assert values(broker.fetch("s", "d")) == [b"1"]
+    assert values(broker.pulled("s", "d")) == [b"1"]
 
 
 def test_max_ack_pending_stops_until_an_ack_comes(broker: ReaderBroker) -> None:
@@ -180,7 +180,7 @@ def test_max_ack_pending_stops_until_an_ack_comes(broker: ReaderBroker) -> None:
 def test_an_ack_of_all(broker: ReaderBroker) -> None:
     broker.durable("s", "d", ack_policy="all")
     publish(broker, b"1", b"2", b"3")
-    _, second, _ = broker.fetch("s", "d", 3)
+    _, second, _ = broker.pulled("s", "d", 3)
     broker.ack(second)
     assert info(broker)[:5] == (3, 3, 2, 2, 1)
 
@@ -188,7 +188,7 @@ def test_an_ack_of_all(broker: ReaderBroker) -> None:
 def test_a_durable_consumer_without_acks_goes_on_where_it_was(broker: ReaderBroker) -> None:
     broker.durable("s", "d", ack_policy="none")
     publish(broker, b"1", b"2", b"3")
-    assert values(broker.fetch("s", "d", 2)) == [b"1", b"2"]
+    assert values(broker.pulled("s", "d", 2)) == [b"1", b"2"]
     assert info(broker)[:5] == (2, 2, 2, 2, 0)
 
 
@@ -208,24 +208,24 @@ def test_push_with_acks(broker: ReaderBroker) -> None:
 def test_messages_that_are_gone_leave_the_table(broker: ReaderBroker) -> None:
     broker.durable("s", "d", ack_wait=1 * S)
     publish(broker, b"1", b"2", b"3")
-    broker.fetch("s", "d", 3)
+    broker.pulled("s", "d", 3)
     assert "error" not in broker.api("STREAM.MSG.DELETE.s", {"seq": 2})
     assert info(broker)[4] == 2
     assert "error" not in broker.api("STREAM.PURGE.s", {"seq": 2})
     assert info(broker)[4] == 1
     broker.tick(1_100)
-    assert values(broker.fetch("s", "d", 3)) == [b"3"]
+    assert values(broker.pulled("s", "d", 3)) == [b"3"]
     assert "error" not in broker.api("STREAM.PURGE.s")
     broker.tick(1_100)
     assert info(broker)[4] == 0
     publish(broker, b"4")
-    assert values(broker.fetch("s", "d", 3)) == [b"4"]
+    assert values(broker.pulled("s", "d", 3)) == [b"4"]
 
 
 def test_a_consumer_is_there_again_after_a_crash(broker: ReaderBroker) -> None:
     broker.durable("s", "d", ack_wait=5 * S, description="mine")
     publish(broker, b"1", b"2", b"3")
-    first, *_ = broker.fetch("s", "d", 2)
+    first, *_ = broker.pulled("s", "d", 2)
     broker.ack(first, b"", reply="_INBOX.ack")
     broker.tick(100)
     after = broker.crash()
@@ -234,9 +234,9 @@ def test_a_consumer_is_there_again_after_a_crash(broker: ReaderBroker) -> None:
     told = after.api("CONSUMER.INFO.s.d")
     assert told["config"]["description"] == "mine"
     assert info(after) == (2, 2, 1, 1, 1, 0, 1)
-    assert values(after.fetch("s", "d", 5)) == [b"3"]
+    assert values(after.pulled("s", "d", 5)) == [b"3"]
     after.tick(5_100)
-    (again, *_) = after.fetch("s", "d", 5)
+    (again, *_) = after.pulled("s", "d", 5)
     assert (again.value, again.deliveries) == (b"2", 2)
 
 
@@ -253,13 +253,13 @@ def test_a_deleted_consumer_is_gone_also_after_a_crash(broker: ReaderBroker) -> 
 def test_update_pause_and_reset(broker: ReaderBroker) -> None:
     broker.durable("s", "d")
     publish(broker, b"1", b"2")
-    broker.fetch("s", "d", 2)
+    broker.pulled("s", "d", 2)
     assert broker.durable("s", "d", max_ack_pending=7)["config"]["max_ack_pending"] == 7
     assert broker.durable("s", "d", ack_policy="all")["error"]["err_code"] == 10012
     reset = broker.api("CONSUMER.RESET.s.d", {"seq": 1})
     assert "error" not in reset, reset
     assert (reset["num_ack_pending"], reset["num_pending"]) == (0, 2)
-    (first, *_) = broker.fetch("s", "d", 2)
+    (first, *_) = broker.pulled("s", "d", 2)
     assert (first.stream_seq, first.consumer_seq, first.deliveries) == (1, 1, 1)
     assert broker.api("CONSUMER.PAUSE.s.d", {"pause_until": "2099-01-01T00:00:00Z"})["paused"]
     after = broker.crash()
@@ -273,7 +273,7 @@ def test_update_pause_and_reset(broker: ReaderBroker) -> None:
 def test_hostile_acks_do_no_harm(broker: ReaderBroker, payload: bytes) -> None:
     broker.durable("s", "d")
     publish(broker, b"1")
-    (one, *_) = broker.fetch("s", "d")
+    (one, *_) = broker.pulled("s", "d")
     for reply in (one.reply, "$JS.ACK.s.d", "$JS.ACK.s.d.1.2.3", "$JS.ACK.s.d.x.y.z.a.b", f"{one.reply}.7", "$JS.ACK.s."):
         broker.deliver([(reply.encode(), None, None, payload)])
         broker.deliver([(reply.encode(), b"_INBOX.ack", None, payload)])
@@ -281,7 +281,7 @@ def test_hostile_acks_do_no_harm(broker: ReaderBroker, payload: bytes) -> None:
 
 
 def of_group(broker: ReaderBroker, **more: Any) -> list[Delivered]:
-    return broker.fetch("s", "d", group="g", **more)
+    return broker.pulled("s", "d", group="g", **more)
 
 
 def test_overflow_only_lets_requests_out_beyond_their_limit(broker: ReaderBroker) -> None:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from penstock.jetstream.readers.running.tails import Tails
 
 
+EXHAUSTED_MAX = 1_000
+"""Messages of one consumer, delivered as often as they may be, that a new leader gives up at once."""
+
+
 class Stored:
     """What is stored of consumers, while this broker leads their streams."""
 
@@ -127,7 +131,7 @@ class Stored:
             return
         given_up = led.state.expire(now.elapsed_us) if due else []
         if is_new:
-            given_up = [*dict.fromkeys([*given_up, *led.state.exhausted()])]
+            given_up = [*dict.fromkeys([*given_up, *led.state.exhausted(EXHAUSTED_MAX)])]
         for offset in given_up:
             entry = led.state.table.entry(offset)
             deliveries = entry[1] if entry is not None else led.state.config.max_deliver
@@ -143,6 +147,10 @@ class Stored:
         return "" if feed is None else feed.name
 
     # What requests use
+
+    def attach(self, reader: Reader, led: LedConsumer) -> None:
+        """Have a reader deliver by its state, from its position on."""
+        reader.cursor.attach(led.state.table, f"$JS.ACK.{self._stream_name(reader)}.{reader.name}.".encode())
 
     def delete(self, readers: Sequence[Reader], done: Callable[[RemoteError | None], None] | None = None) -> None:
         """Delete what is stored of readers; `done` is called for each of them that has something."""
