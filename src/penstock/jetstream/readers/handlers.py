@@ -312,6 +312,8 @@ class ConsumerApi:
     def _told(self, reader: Reader, pending: int) -> dict[str, Any]:
         now = self._gateway.node.now
         reader.take_back((now.wall_us, now.elapsed_us))
+        if reader.led is not None and self._readers.is_here(reader):
+            self._stored.step_over(reader, reader.led, now)
         cursor = reader.cursor
         active = {"last_active": api_time(reader.delivered_wall_us)} if reader.delivered_wall_us else {}
         sequences: dict[str, Any] = {"consumer_seq": cursor.delivered, "stream_seq": cursor.last_offset + 1}

@@ -316,6 +316,7 @@ def test_one_client_is_pinned(broker: ReaderBroker) -> None:
     assert values(of_group(broker, expires=1 * S)) == []
     assert values(of_group(broker, id=pin)) == [b"2"]
     assert of_group(broker, id="other")[0].status == "423 Nats-Pin-Id mismatch"
+    broker.tick(1_100)
     assert broker.api("CONSUMER.UNPIN.s.d", {"group": "g"}).get("error") is None
     assert values(of_group(broker)) == [b"3"]
     assert broker.api("CONSUMER.UNPIN.s.d", {"group": "x"})["error"]["err_code"] == 10160

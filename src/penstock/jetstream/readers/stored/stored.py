@@ -69,9 +69,8 @@ class Stored:
                 continue
             one.checked_under = feed.version
             for reader in feed.readers.values():
-                if reader.led is not None and step_over(feed, reader.led, shown):
-                    reader.led.writes.note(reader.led, now.elapsed_us, waits=False)
-                    self._go_on(reader, now)
+                if reader.led is not None:
+                    self.step_over(reader, reader.led, now)
         self._write(now)
 
     def turn(self, now: Now) -> None:
@@ -117,6 +116,14 @@ class Stored:
         elif reader.place is Place.FOLLOWING and reader.led.state.table.ready:
             self._registry.unfollow([reader])
         self._schedule.wake(reader, reader.led.state.due_us())
+
+    def step_over(self, reader: Reader, led: LedConsumer, now: Now) -> None:
+        """Take messages that are gone out of those in hand."""
+        feed = self._registry.feed_of(reader)
+        shown = feed.look()
+        if shown is not None and step_over(feed, led, shown):
+            led.writes.note(led, now.elapsed_us, waits=False)
+            self._go_on(reader, now)
 
     def expire(self, reader: Reader, led: LedConsumer, now: Now, *, is_new: bool = False) -> None:
         """Make ready what is due, and give up what was delivered as often as it may be."""
