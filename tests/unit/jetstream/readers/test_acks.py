@@ -274,7 +274,14 @@ def test_hostile_acks_do_no_harm(broker: ReaderBroker, payload: bytes) -> None:
     broker.durable("s", "d")
     publish(broker, b"1")
     (one, *_) = broker.pulled("s", "d")
-    for reply in (one.reply, "$JS.ACK.s.d", "$JS.ACK.s.d.1.2.3", "$JS.ACK.s.d.x.y.z.a.b", f"{one.reply}.7", "$JS.ACK.s."):
+    for reply in (
+        one.reply,
+        "$JS.ACK.s.d",
+        "$JS.ACK.s.d.1.2.3",
+        "$JS.ACK.s.d.x.y.z.a.b",
+        f"{one.reply}.7",
+        "$JS.ACK.s.",
+    ):
         broker.deliver([(reply.encode(), None, None, payload)])
         broker.deliver([(reply.encode(), b"_INBOX.ack", None, payload)])
     assert broker.api("CONSUMER.INFO.s.d")["name"] == "d"

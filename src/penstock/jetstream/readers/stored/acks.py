@@ -51,7 +51,7 @@ class Ack(NamedTuple):
     """One ack that asks for more."""
 
     kind: int
-    delay_us: int = pending.BY_BACKOFF
+    delay_us: int = 0
     reason: str = ""
     pull: bytes | None = None  # payload of the pull request that follows it
 
@@ -81,11 +81,11 @@ def parsed_ack(payload: bytes) -> Ack | None:
 def _parsed_delay(text: bytes) -> int:
     """Return a delay in µs: of JSON, or as Go writes durations; what is none is a plain -NAK, as in nats-server."""
     if not text:
-        return pending.BY_BACKOFF
+        return 0
     try:
         delay_ns = _delay(text).delay if text.startswith(b"{") else _go_ns(text.decode())
     except (msgspec.DecodeError, ValueError, RecursionError):
-        return pending.BY_BACKOFF
+        return 0
     return min(max(0, delay_ns) // 1_000, DELAY_US_MAX)
 
 
