@@ -121,7 +121,13 @@ class Stored:
         """Take messages that are gone out of those in hand."""
         feed = self._registry.feed_of(reader)
         shown = feed.look()
-        if shown is not None and step_over(feed, led, shown):
+        if shown is None:
+            return
+        cursor = reader.cursor
+        if cursor.next_offset < shown.log_start:
+            cursor.next_offset, cursor.last_offset = shown.log_start, shown.log_start - 1
+            led.state.table.pass_to(shown.log_start)
+        if step_over(feed, led, shown):
             led.writes.note(led, now.elapsed_us, waits=False)
             self._go_on(reader, now)
 
