@@ -190,7 +190,7 @@ async def test_nats_py_works_with_acks(tmp_path: Path) -> None:
                 await connection.publish(f"py.{number % 4}", b"%d" % number)
             await js.publish("py.last", b"last")
             pull = await js.pull_subscribe("py.>", durable="pull")
-            seen = []
+            seen: list[int] = []
             while len(seen) < 1_001:
                 for message in await pull.fetch(100, timeout=TIMEOUT_S):
                     seen.append(message.metadata.sequence.stream)

@@ -70,6 +70,7 @@ class ConsumerApi:
         self._stored.next_pull = self._next_after_ack
         self._new_name = new_name
         self._opening = 0
+        self._creating: set[tuple[int, str]] = set()  # streams and names of consumers
 
     def handlers(self) -> Mapping[str, Handler]:
         talks = {
@@ -125,6 +126,9 @@ class ConsumerApi:
             raise consumer_refusal(10131, "Consumer create request did not match filtered subject from create subject")
         state = self._stream(subject)
         need_one_partition(self._gateway, state)
+        place = state.stream_id, given.get("name") or ""
+        if self._is_changing(place):
+            yield from done(partial(self._when_settled, place))
         given = {field: value for field, value in given.items() if value is not None}
         existing = self._readers.find(state, given.get("name") or "")
         if existing is not None:
@@ -136,8 +140,25 @@ class ConsumerApi:
         elif request.action == "update":
             raise consumer_refusal(10149, "consumer does not exist")
         else:
-            reader = yield from self._open(state, config, given.get("name") or "", now)
+            self._creating.add(place)
+            try:
+                reader = yield from self._open(state, config, place[1], now)
+            finally:
+                self._creating.discard(place)
         return json_answer(subject.operation, **(yield from self._fields(reader)))
+
+    def _is_changing(self, place: tuple[int, str]) -> bool:
+        """True if a consumer with this name is being created or deleted."""
+        feed = self._readers.feed_of_id(place[0])
+        reader = None if feed is None else feed.readers.get(place[1])
+        is_ending = reader is not None and reader.led is not None and reader.led.is_deleted
+        return bool(place[1]) and (place in self._creating or is_ending)
+
+    def _when_settled(self, place: tuple[int, str], told: Callable[[RemoteError | None], None]) -> None:
+        """Go on once no consumer with this name is being created or deleted: clients may ask for it at once."""
+        if self._is_changing(place):
+            raise RemoteError(ErrorCode.NOT_YET, "a consumer with this name is being created or deleted")
+        told(None)
 
     def _readable(self, state: StreamState, config: ReaderConfig) -> ReaderConfig:
         """Return the config with a filter for what the API's user may read, if that is not all. Raise ApiError,
@@ -222,24 +243,28 @@ class ConsumerApi:
         one = leaderships.of(state.stream_id)
         if one is None or not self._readers.has_feed(feed):
             raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
-        if name in one.creating:
-            raise unavailable("a consumer with this name is being created; ask again in a moment")
         now = self._gateway.node.now
         made = leaderships.new_state(name, self._new_name(), config, start.offset, now)
-        one.creating.add(name)
-        feed.opening += 1
-        try:
-            yield from done(partial(one.writes.append, made.first_rows()))
-        finally:
-            one.creating.discard(name)
+        found: list[Reader] = []
+
+        def store(told: Callable[[RemoteError | None], None]) -> None:
+            one.writes.log.append(made.first_rows(), partial(stored, told))
+
+        def stored(told: Callable[[RemoteError | None], None], error: RemoteError | None) -> None:
+            """Its rows are committed: it is there, whether its client still waits for that or not."""
             feed.opening -= 1
-        if leaderships.of(state.stream_id) is not one or not self._readers.has_feed(feed):
+            if error is None and leaderships.of(state.stream_id) is one and self._readers.has_feed(feed):
+                if name in feed.readers:  # one without acks has come meanwhile
+                    self._readers.remove([feed.readers[name]])
+                found.append(leaderships.add_reader(one, feed, name, config, made, now.wall_us, self._gateway.node.now))
+                self._stored.advisories.acted(feed.name, name, "create")
+            told(error)
+
+        feed.opening += 1
+        yield from done(store)
+        if not found:
             raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
-        if name in feed.readers:  # one without acks has come meanwhile
-            self._readers.remove([feed.readers[name]])
-        reader = leaderships.add_reader(one, feed, name, config, made, now.wall_us, self._gateway.node.now)
-        self._stored.advisories.acted(feed.name, name, "create")
-        return reader
+        return found[0]
 
     def _check_inbox(self, subject: str) -> None:
         """Raise ApiError if nothing may be delivered there, or it would come back."""
@@ -287,7 +312,7 @@ class ConsumerApi:
     ) -> Generator[Asked, list[Answered], None]:
         """Store another config of a consumer. Raise RemoteError."""
         told = told_bytes(reader.name, reader.created_us, config)
-        yield from done(partial(led.writes.append, led.state.update(ack_config(config), told)))
+        yield from done(partial(led.writes.store, led, led.state.update(ack_config(config), told)))
 
     # About one or all
 
@@ -448,13 +473,14 @@ class ConsumerApi:
             self._stored.attach(reader, led)
             led.take_held()
             led.again = None
+        reader.restart(start.offset)
+        self._readers.move(reader, start, pending, now)
+        if led is not None:
             rows = led.state.take_rows(self._gateway.node.now.elapsed_us)
-            yield from done(partial(led.writes.append, rows))
+            yield from done(partial(led.writes.store, led, rows))
             if not self._readers.is_here(reader):
                 raise consumer_not_found()
-        reader.restart(start.offset)
         reader.told_pending = pending.messages
-        self._readers.move(reader, start, pending, now)
         fields = yield from self._fields(reader)
         return json_answer(subject.operation, **fields, reset_seq=sequence)
 

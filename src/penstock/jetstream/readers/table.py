@@ -119,6 +119,9 @@ class Readers:
             self._tails.poll(feed)
         return feed
 
+    def feed_of_id(self, stream_id: int) -> Feed | None:
+        return self._registry.feed(stream_id)
+
     def find(self, state: StreamState, name: str) -> Reader | None:
         feed = self._registry.feed(state.stream_id)
         return None if feed is None else feed.readers.get(name)

@@ -327,3 +327,41 @@ def test_one_client_is_pinned(broker: ReaderBroker) -> None:
     assert broker.api("CONSUMER.UNPIN.s.d", {"group": "g"}).get("error") is None
     assert values(of_group(broker)) == [b"3"]
     assert broker.api("CONSUMER.UNPIN.s.d", {"group": "x"})["error"]["err_code"] == 10160
+
+
+def test_clients_that_create_the_same_consumer_at_once_all_get_it(broker: ReaderBroker) -> None:
+    request = json.dumps({"stream_name": "s", "config": {"durable_name": "d", "ack_policy": "explicit"}}).encode()
+    inboxes = [f"_INBOX.w{number}" for number in range(5)]
+    broker.deliver([(b"$JS.API.CONSUMER.CREATE.s.d", inbox.encode(), None, request) for inbox in inboxes])
+    for _ in range(100):
+        broker.tick(20)
+    answers = [json.loads(broker.answers[inbox]) for inbox in inboxes]
+    assert len({one.get("created") for one in answers}) == 1, answers
+    assert "error" not in answers[0]
+
+
+def test_an_ephemeral_consumer_with_acks_ends_when_nobody_asks(broker: ReaderBroker) -> None:
+    name = broker.consumer("s", ack_policy="explicit", inactive_threshold=5 * S)["name"]
+    broker.tick(4_000)
+    broker.pulled("s", name)
+    broker.tick(4_000)
+    assert broker.api("CONSUMER.NAMES.s")["consumers"] == [name]
+    broker.tick(6_100)
+    assert broker.api("CONSUMER.NAMES.s")["consumers"] == []
+    after = broker.crash()
+    after.start()
+    after.tick(100)
+    assert after.api("CONSUMER.NAMES.s")["consumers"] == []
+
+
+def test_a_consumer_that_is_deleted_can_be_made_again(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    publish(broker, b"1", b"2")
+    first, _ = broker.pulled("s", "d", 2)
+    assert broker.api("CONSUMER.DELETE.s.d")["success"]
+    assert "error" not in broker.durable("s", "d")
+    assert info(broker)[:5] == (0, 0, 0, 0, 0)
+    broker.ack(first, b"", reply="_INBOX.ack")  # of the one before
+    assert "_INBOX.ack" not in broker.answers
+    again, _ = broker.pulled("s", "d", 2)
+    assert (again.value, again.deliveries) == (b"1", 1)

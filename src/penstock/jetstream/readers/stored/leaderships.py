@@ -50,7 +50,6 @@ class Leadership:
         self.stream_id = stream_id  # of the gateway: see `partition_streams`
         self.writes = writes
         self.sid: int | None = None  # of the subscription to its acks
-        self.creating: set[str] = set()  # names of consumers that are being created
         self.checked_under: object = None  # for which state of the log messages that are gone were looked for
 
     @property

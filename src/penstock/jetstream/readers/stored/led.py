@@ -70,7 +70,8 @@ class LedConsumer:
     """A stored consumer under one leadership of this broker."""
 
     __slots__ = (
-        "again", "checked_under", "frames", "is_deleted", "priorities", "replies", "state", "under_way", "writes",
+        "again", "checked_under", "frames", "is_deleted", "is_told_lost", "priorities", "replies", "state", "under_way",
+        "writes",
     )  # fmt: skip
 
     def __init__(self, state: ConsumerState, writes: ConsumerWrites, priorities: Priorities | None = None) -> None:
@@ -80,6 +81,7 @@ class LedConsumer:
         self.replies: list[bytes] = []  # of acks whose senders wait for the next rows
         self.under_way = 0  # batches with rows of it that are being committed
         self.is_deleted = False
+        self.is_told_lost = False  # rows of its config were refused: all is to be written
         self.priorities = priorities
         self.again: Chunk | None = None  # rows that were read to be delivered again
         self.checked_under: object = None  # for which state of the log messages that are gone were looked for

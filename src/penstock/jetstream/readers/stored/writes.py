@@ -67,7 +67,8 @@ class ConsumerWrites:
             del self._changed[led]
             if led.is_deleted:
                 continue
-            mine = led.state.take_rows(now.elapsed_us)
+            mine = led.state.first_rows() if led.is_told_lost else led.state.take_rows(now.elapsed_us)
+            led.is_told_lost = False
             size += sum(_ROW_BYTES + len(key) + len(value or b"") for key, value in mine)
             rows += mine
             led.under_way += 1
@@ -79,15 +80,35 @@ class ConsumerWrites:
         else:
             self._release(held)
 
-    def append(self, rows: list[Row], done: Callable[[RemoteError | None], None]) -> None:
-        """Append rows at once, behind those that are on the way."""
-        self.log.append(rows, done)
+    def store(self, led: LedConsumer, rows: list[Row], done: Callable[[RemoteError | None], None]) -> None:
+        """Append rows of a consumer at once, behind those that are on the way; if they are refused, all is written."""
+
+        def stored(error: RemoteError | None) -> None:
+            if error is not None:
+                self._lost(led)
+            done(error)
+
+        self.log.append(rows, stored)
 
     def delete(self, led: LedConsumer, done: Callable[[RemoteError | None], None]) -> None:
         """Delete a consumer: what waits for its rows is dropped."""
+
+        def deleted(error: RemoteError | None) -> None:
+            if error is not None:
+                led.is_deleted = False
+                self._lost(led)
+            done(error)
+
         led.is_deleted = True
         led.take_held()
-        self.log.append(led.state.deletion(), done)
+        self.log.append(led.state.deletion(), deleted)
+
+    def _lost(self, led: LedConsumer) -> None:
+        """Rows of a consumer may not be stored: all of it is written, unless the leadership has ended."""
+        if self.log.is_current and not led.is_deleted:
+            led.is_told_lost = True
+            self._changed[led] = None
+            self.due_us = self._gateway.node.now.elapsed_us + _RETRY_US
 
     def take_released(self) -> list[LedConsumer]:
         """Take the consumers whose rows were committed."""
