@@ -55,7 +55,7 @@ from penstock.jetstream.readers.stored.stored import Stored
 from penstock.metadata.image import StreamState
 from penstock.node.partition.partition import Shown
 
-READERS_MAX = 20_000
+READERS_MAX = 100_000
 """Of one broker: some 5 KB each."""
 PULLS_MAX = 100_000
 """Pull requests that wait at one broker, some 500 bytes each."""

@@ -8,6 +8,7 @@ requests about them wait. A log that cannot be read refuses stored consumers, an
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
 
@@ -15,7 +16,7 @@ import msgspec
 
 from penstock.base.clock import Now
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
-from penstock.base.ids import PartitionKey
+from penstock.base.ids import PartitionKey, StreamId
 from penstock.consumers.fold import StoredConsumer, stored_consumers
 from penstock.consumers.rows import ID_BYTES
 from penstock.consumers.state import ConsumerState
@@ -28,29 +29,35 @@ from penstock.jetstream.readers.feed import Feed
 from penstock.jetstream.readers.reader import Reader, new_cursor
 from penstock.jetstream.readers.running.output import Output
 from penstock.jetstream.readers.running.registry import ReaderRegistry
-from penstock.jetstream.readers.stored.led import LedConsumer, ack_config, parsed_told, told_bytes
+from penstock.jetstream.readers.stored.led import LedConsumer, Told, ack_config, parsed_told, told_bytes
 from penstock.jetstream.readers.stored.priorities import Priorities
 from penstock.jetstream.readers.stored.writes import ConsumerWrites
 from penstock.metadata.image import StreamState
 from penstock.node.consumers.consumer_logs import KnownConsumers
-from penstock.node.step import Subscribe, Unsubscribe
+from penstock.node.step import Lane, Subscribe, Unsubscribe
 
 _FIRST_SID = 1  # of subscriptions to acks
 WAITING_MAX = 10_000
 """Pull requests that wait until it is known which consumers there are, at one broker."""
 WAIT_US_MAX = 5_000_000
 _WAIT_US = 50_000
+ADDED_AT_ONCE = 100
+"""Consumers of a new leadership in one turn of the event loop: some 5 ms."""
 _RETRY_US = 1_000_000  # after a log that cannot be read
 
 
 class Leadership:
     """One partition with stored consumers that this broker leads."""
 
-    def __init__(self, stream_id: int, writes: ConsumerWrites) -> None:
-        self.stream_id = stream_id  # of the gateway: see `partition_streams`
+    def __init__(self, state: StreamState, writes: ConsumerWrites) -> None:
+        self.stream_id = state.stream_id  # of the gateway: see `partition_streams`
+        self.name = state.name
         self.writes = writes
         self.sid: int | None = None  # of the subscription to its acks
         self.checked_under: object = None  # for which state of the log messages that are gone were looked for
+        self.check_us = 0  # when they are looked for again at the soonest
+        self.is_known = False  # all its consumers are there
+        self.coming: deque[tuple[Told, StoredConsumer]] = deque()  # consumers that are yet to be added
 
     @property
     def log(self) -> KnownConsumers:
@@ -72,11 +79,12 @@ class Leaderships:
         self._last_sid = _FIRST_SID
         self._waiting: list[ApiCall] = []
         self._begun: list[Feed] = []  # whose consumers have come
+        self._damaged: dict[int, tuple[KnownConsumers, RemoteError]] = {}
 
     def of(self, stream_id: int) -> Leadership | None:
         """Return the leadership of a stream's log of consumers, if that is known."""
         found = self._open.get(stream_id)
-        return found if found is not None and found.log.is_current else None
+        return found if found is not None and found.is_known and found.log.is_current else None
 
     def all(self) -> list[Leadership]:
         return list(self._open.values())
@@ -99,6 +107,7 @@ class Leaderships:
         for one in self.all():
             if not one.log.is_current:
                 self._end(one)
+        self._damaged = {number: one for number, one in self._damaged.items() if one[0].is_current}
         self._unknown.clear()
         for key in node.led_consumer_logs():
             state = self._state_of(key)
@@ -128,39 +137,78 @@ class Leaderships:
                 self._retry_us = now.elapsed_us + _RETRY_US
 
     def _begin(self, state: StreamState, log: KnownConsumers, now: Now) -> None:
-        """Make readers of all consumers of a log. RemoteError: it is damaged, or not led any more."""
-        writes = ConsumerWrites(self._gateway, log, self._output)
-        try:
-            found = stored_consumers(log.take_rows())
-            told = {key: parsed_told(one.told) for key, one in found.items()}
-        except (CorruptionError, msgspec.DecodeError) as error:
-            text = f"the log of consumers of stream {state.name}: {error}"
-            raise RemoteError(ErrorCode.CORRUPT_RANGE, text) from None
-        one = self._open[state.stream_id] = Leadership(state.stream_id, writes)
-        if not found:
+        """Make readers of all consumers of a log, in slices. RemoteError: it is damaged, or not led any more."""
+        if (damaged := self._damaged.get(state.stream_id)) is not None:
+            raise damaged[1]
+        feed = self._registry.feed(state.stream_id)
+        if feed is not None and feed.leader_epoch != state.partitions[0].leader_epoch:
+            self._registry.lose(feed)
+        one = self._open[state.stream_id] = Leadership(state, ConsumerWrites(self._gateway, log, self._output))
+        rows = log.take_rows()
+        if not rows:
+            one.is_known = True
             return
-        feed = self._registry.feed(state.stream_id) or self._registry.open(state)
-        shown = feed.look()
-        end = feed.tail_end if shown is None else shown.end
-        for key, stored in found.items():
-            self._add(one, feed, told[key].name, told[key].reader_config(), stored, told[key].created_us, end, now)
-        self._begun.append(feed)
+        found: list[tuple[Told, StoredConsumer]] = []
 
-    def _add(
-        self,
-        one: Leadership,
-        feed: Feed,
-        name: str,
-        config: ReaderConfig,
-        stored: StoredConsumer,
-        created_us: int,
-        end: int,
-        now: Now,
-    ) -> None:
-        state = stored.take_over(now.elapsed_us, end)
-        if name in feed.readers:  # without acks, in the memory of a moment: a stored one has the name
-            self._registry.remove([feed.readers[name]])
-        self.add_reader(one, feed, name, config, state, created_us, now)
+        def fold() -> None:
+            found.extend((parsed_told(stored.told), stored) for stored in stored_consumers(rows).values())
+
+        def folded(error: Exception | None) -> None:
+            if self._open.get(one.stream_id) is not one:
+                return
+            if isinstance(error, CorruptionError | msgspec.DecodeError):
+                self._damage(one, error)
+            elif error is not None:
+                raise error
+            one.coming.extend(found)
+            if not found and error is None:
+                one.is_known = True
+
+        self._gateway.node.outbox.work(Lane.READ, fold, folded)
+
+    def _damage(self, one: Leadership, error: Exception) -> None:
+        """The log cannot be understood: stored consumers of the stream are refused, all else goes on."""
+        text = f"the log of consumers of stream {one.name}: {error}"
+        self._damaged[one.stream_id] = one.log, RemoteError(ErrorCode.CORRUPT_RANGE, text)
+        self._unknown[one.stream_id] = self._damaged[one.stream_id][1]
+        self._gateway.node.outbox.step.notices.append(f"{text}; its consumers with acks are not served")
+        self._end(one)
+
+    @property
+    def has_coming(self) -> bool:
+        """True if `go_on` has something to do."""
+        return any(one.coming for one in self._open.values())
+
+    def go_on(self, now: Now) -> None:
+        """Add some of the consumers that are coming."""
+        for one in self.all():
+            if one.coming:
+                self._add_some(one, now)
+
+    def _add_some(self, one: Leadership, now: Now) -> None:
+        state = self._gateway.stream_of(StreamId(one.stream_id))
+        if state is None or not one.log.is_current:
+            one.coming.clear()  # `tick` ends it
+            return
+        try:
+            feed = self._registry.feed(one.stream_id) or self._registry.open(state)
+            shown = feed.look()
+            end = feed.tail_end if shown is None else shown.end
+            for _ in range(min(ADDED_AT_ONCE, len(one.coming))):
+                told, stored = one.coming.popleft()
+                taken = stored.take_over(now.elapsed_us, end)
+                if told.name in feed.readers:  # without acks, in the memory of a moment: a stored one has the name
+                    self._registry.remove([feed.readers[told.name]])
+                self.add_reader(one, feed, told.name, told.reader_config(), taken, told.created_us, now)
+        except RemoteError:
+            one.coming.clear()  # it is led elsewhere by now
+        except (CorruptionError, ValueError) as error:
+            self._damage(one, error)
+        else:
+            if not one.coming:
+                one.is_known = True
+                self._begun.append(feed)
+                self._gateway.take_again(self.take_waiting())
 
     def add_reader(
         self,
@@ -213,6 +261,9 @@ class Leaderships:
     def unknown(self, state: StreamState) -> RemoteError | None:
         """Return why it is not known which stored consumers a stream has; None: it is known."""
         self.tick(self._gateway.node.now)
+        one = self._open.get(state.stream_id)
+        if one is not None and not one.is_known:
+            return RemoteError(ErrorCode.NOT_YET, f"the consumers of stream {state.name} are being read")
         return self._unknown.get(state.stream_id)
 
     def wait(self, call: ApiCall) -> None:
@@ -231,8 +282,13 @@ class Leaderships:
     def obtain(self, state: StreamState, done: Callable[[RemoteError | None], None]) -> None:
         """Go on once a stream has a log of consumers that is known here. RemoteError not_yet, …"""
         if self.of(state.stream_id) is None:
-            self._open.pop(state.stream_id, None)
-            self._begin(state, self._gateway.node.consumer_log(*real_ids(state.stream_id)), self._gateway.node.now)
+            if (error := self.unknown(state)) is not None:
+                raise error
+            node = self._gateway.node
+            if state.stream_id not in self._open:
+                self._begin(state, node.consumer_log(*real_ids(state.stream_id)), node.now)
+            if self.of(state.stream_id) is None:
+                raise RemoteError(ErrorCode.NOT_YET, f"the consumers of stream {state.name} are being read")
         done(None)
 
     def add_log(self, state: StreamState, done: Callable[[RemoteError | None], None]) -> None:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from penstock.jetstream.readers.running.tails import Tails
 
 
+CHECK_US = 100_000
+"""Time between two looks for messages that are gone, at all consumers of a stream; a consumer that is served, or asked
+about, looks itself."""
 EXHAUSTED_MAX = 1_000
 """Messages of one consumer, delivered as often as they may be, that a new leader gives up at once."""
 
@@ -65,23 +68,28 @@ class Stored:
         for one in self.leaderships.all():
             feed = self._registry.feed(one.stream_id)
             shown = None if feed is None else feed.look()
-            if feed is None or shown is None or one.checked_under is feed.version:
+            if feed is None or shown is None or one.checked_under is feed.version or now.elapsed_us < one.check_us:
                 continue
-            one.checked_under = feed.version
+            one.checked_under, one.check_us = feed.version, now.elapsed_us + CHECK_US
             for reader in feed.readers.values():
                 if reader.led is not None:
                     self.step_over(reader, reader.led, now)
         self._write(now)
 
     def turn(self, now: Now) -> None:
-        """Write what is due, and let those go on whose rows are committed."""
+        """Write what is due, let those go on whose rows are committed, and add those that are coming."""
+        if self.leaderships.has_coming:
+            self.leaderships.go_on(now)
+            self._begin(now)
         self._write(now)
 
     @property
     def has_next_turn(self) -> bool:
         """True if `turn` has something to do."""
         now_us = self._gateway.node.now.elapsed_us
-        return any(one.writes.released or one.writes.is_due(now_us) for one in self.leaderships.all())
+        return self.leaderships.has_coming or any(
+            one.writes.released or one.writes.is_due(now_us) for one in self.leaderships.all()
+        )
 
     @property
     def next_us(self) -> int | None:
