@@ -211,7 +211,9 @@ class Consumers(RuleBasedStateMachine):
         assert touched == ([table] if "applied" in found else [])
 
     def apply(self, one: Delivery, kind: str, delay_ms: int | None) -> str:
-        found = self.model.judge(kind, one.offset, one.sequence, one.generation)
+        is_named = one.token == self.state.table.token(one.offset + 1, one.sequence)  # by chance, too: one in 1,000
+        assert is_named or one.generation != self.model.generation
+        found = self.model.judge(kind, one.offset, one.sequence, self.model.generation if is_named else -1)
         if found == "applied":
             self.model.settle(kind, one.offset, delay_ms, self.clock_up)
         return found

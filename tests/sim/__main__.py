@@ -26,6 +26,7 @@ _OF_CLUSTERS = (
     *mutants.MUTANTS_OF_RIGHTS,
     *mutants.MUTANTS_OF_SCHEMAS,
     *mutants.MUTANTS_OF_MARKS,
+    *mutants.MUTANTS_OF_CONSUMERS,
     *mutants.MUTANTS_OF_LEVELS,
     *mutants.MUTANTS_OF_SUBJECTS,
     *mutants.MUTANTS_OF_OBSERVERS,

@@ -16,6 +16,7 @@ from tests.sim.checks.refusals import Refusals
 from tests.sim.checks.rights import Rights
 from tests.sim.models.admin_model import USERS, Ruling
 from tests.sim.models.client_state import StreamGeneration
+from tests.sim.models.consuming import Consuming
 from tests.sim.models.expecting import Expecting
 from tests.sim.models.gateway_load import GatewayLoad
 from tests.sim.models.grouping import GroupModels
@@ -47,6 +48,7 @@ class OptionalLoad:
         self.rights = Rights(around) if acts & {Act.ASK, Act.RULE} else None
         self._imports, self._registers, self._marks = Act.IMPORT in acts, Act.SCHEMA in acts, Act.MARK in acts
         self._upgrades, self._expects = Act.LEVEL in acts, Act.EXPECT in acts
+        self._consumes = Act.CONSUME in acts
         self.looks_up = Act.LAST in acts
         around.serves_api = Act.API in acts
         self._around = around
@@ -59,6 +61,7 @@ class OptionalLoad:
         self._importing: Importing | None = None
         self._registering: Registering | None = None
         self.marking: Marking | None = None
+        self._consuming: Consuming | None = None
         self._upgrading: Upgrading | None = None
         self._expecting: Expecting | None = None
         self._gateway: GatewayLoad | None = None
@@ -95,6 +98,10 @@ class OptionalLoad:
             chance = self._random("marking")
             self.marking = Marking(self._around, self._checks, self.brokers, ruler, chance)
             self.acts |= self.marking.acts
+        if self._consumes:
+            chance = self._random("consuming")
+            self._consuming = Consuming(self._around, self._checks, self.brokers, ruler, chance)
+            self.acts |= self._consuming.acts
         if self._expects:
             chance = self._random("expecting")
             self._expecting = Expecting(self._around, self._checks, refusals, self.brokers, ruler, chance)
@@ -118,6 +125,8 @@ class OptionalLoad:
             self._registering.create()
         if self.marking is not None:
             self.marking.create()
+        if self._consuming is not None:
+            self._consuming.create()
         if self._expecting is not None:
             self._expecting.create()
         if self._gateway is not None:
@@ -131,6 +140,8 @@ class OptionalLoad:
             self.rights.acted(broker)
         if self.marking is not None:
             self.marking.acted(broker)
+        if self._consuming is not None:
+            self._consuming.acted(broker)
         if self._expecting is not None:
             self._expecting.acted(broker)
         if self._gateway is not None:
@@ -141,14 +152,14 @@ class OptionalLoad:
     @property
     def generations(self) -> list[StreamGeneration]:
         """The streams that the audit also reads."""
-        loads = (self._tenants, self._registering, self.marking, self._expecting, self._gateway)
+        loads = (self._tenants, self._registering, self.marking, self._expecting, self._gateway, self._consuming)
         return [one for load in loads if load is not None for one in load.generations]
 
     def allow_unclean_election(self, stream_id: int) -> bool:
         """Allow an unclean leader election; return False if the stream is not part of this load."""
         there = (
             self._ruling, self._tenants, self._importing, self._registering, self.marking, self._expecting,
-            self._gateway, self._upgrading,
+            self._gateway, self._upgrading, self._consuming,
         )  # fmt: skip
         return any(one.allow_unclean_election(stream_id) for one in there if one is not None)
 
@@ -164,6 +175,8 @@ class OptionalLoad:
             waits.append(self._registering.waits_for(is_stuck))
         if self.marking is not None:
             waits.append(self.marking.waits_for(is_stuck))
+        if self._consuming is not None:
+            waits.append(self._consuming.waits_for(is_stuck))
         if self._expecting is not None:
             waits.append(self._expecting.waits_for(is_stuck))
         if self._gateway is not None:

@@ -25,6 +25,7 @@ _STORING = "penstock.node.api.append_api"
 _REGISTRY = "penstock.node.api.schema_registry"
 _VALUES = "penstock.node.api.schema_checks"
 _COMPANIONS = "penstock.node.replicas.companions"
+_CONSUMER_LOGS = "penstock.node.consumers.consumer_logs"
 _SUBJECTS = "penstock.commitlog.subject_queries"
 _DECISIONS = "penstock.node.api.row_decisions"
 _ROW_LIMIT = "penstock.node.partition.row_limit"
@@ -843,6 +844,41 @@ MUTANTS_OF_MARKS = (
 """Mutants of companion logs."""
 
 
+MUTANTS_OF_CONSUMERS = (
+    Mutant(
+        "what an earlier leadership was given appends to a log of consumers",
+        _CONSUMER_LOGS,
+        "        is_led = self._partition.leadership is self._leadership\n",
+        "        return self._partition.leadership is not None\n",
+    ),
+    Mutant(
+        "consumers are served before all that was found of them is committed",
+        _CONSUMER_LOGS,
+        "        if kept.rows is not None and kept.partition.committed_end >= kept.end:\n",
+        "        if kept.rows is not None:\n",
+    ),
+    Mutant(
+        "a follower joins without the log of consumers",
+        _LEADER,
+        "            and all(one._lets_join(follower.broker_id, now_us) for one in self.companions)\n",
+        "            and (self.marks is None or self.marks._lets_join(follower.broker_id, now_us))\n",
+    ),
+    Mutant(
+        "rows of consumers are answered before they are committed",
+        _CONSUMER_LOGS,
+        "        self._logs.append(self._partition, rows, partial(self._answered, done))\n",
+        "        self._logs.append(self._partition, rows, lambda _: None)\n        done(None)\n",
+    ),
+    Mutant(
+        "a log of consumers is committed without a proposed member",
+        _LEADER,
+        "        proposed = (self if self.target is None else self.target)._unsettled or ()\n",
+        "        proposed = self._unsettled or ()\n",
+    ),
+)
+"""Mutants of logs of consumers."""
+
+
 MUTANTS_OF_SUBJECTS = (
     Mutant(
         "an index of other messages is believed",
@@ -1064,6 +1100,7 @@ _OTHERS = (
     *MUTANTS_OF_RIGHTS,
     *MUTANTS_OF_SCHEMAS,
     *MUTANTS_OF_MARKS,
+    *MUTANTS_OF_CONSUMERS,
     *MUTANTS_OF_EXPECTATIONS,
     *MUTANTS_OF_LEVELS,
     *MUTANTS_OF_OWNERS,

@@ -27,6 +27,7 @@ USER_OPERATIONS = 700
 IMPORT_OPERATIONS = 60
 SCHEMA_OPERATIONS = 240
 MARK_OPERATIONS = 400
+CONSUME_OPERATIONS = 400
 EXPECT_OPERATIONS = 360
 LEVEL_OPERATIONS = 80
 API_OPERATIONS = 400
@@ -66,6 +67,7 @@ class Act(StrEnum):
     RULE = "rule"  # an administrator grants or revokes rules, rotates a secret, deletes a user
     SCHEMA = "schema"  # a schema is registered or forgotten, or values are published that it checks
     MARK = "mark"  # marks, messages and reads of the stream with companion logs
+    CONSUME = "consume"  # rows of consumers, and messages, of the stream with logs of consumers
     EXPECT = "expect"  # writers of the same subjects, with expectations; deletions; streams that get full
     LEVEL = "level"  # a broker becomes another version, the feature level is raised, or what is new is tried
     SUBJECTS = "subjects"  # of a stream are added or removed
@@ -117,6 +119,8 @@ _IMPORT_ACTS = ((Act.IMPORT, 1),)
 _SCHEMA_ACTS = ((Act.SCHEMA, 1),)
 
 _MARK_ACTS = ((Act.MARK, 1),)
+
+_CONSUME_ACTS = ((Act.CONSUME, 1),)
 _EXPECT_ACTS = ((Act.EXPECT, 1),)
 _LEVEL_ACTS = ((Act.LEVEL, 1),)
 _API_ACTS = ((Act.API, 1),)
@@ -252,6 +256,8 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
     has_levels = _is_drawn(seed, "with upgrades") and not needs_newest_level
     if has_levels:
         operations += _drawn_apart(seed, "levels", end_us, 0, _LEVEL_ACTS, LEVEL_OPERATIONS)
+    if _is_drawn(seed, "with logs of consumers") and not has_levels:  # they need the newest level
+        operations += _drawn_apart(seed, "consumers", end_us, 0, _CONSUME_ACTS, CONSUME_OPERATIONS)
     has_users = _is_drawn(seed, "with users")
     if _is_drawn(seed, "with an API") and not has_levels and not has_users:  # it needs the level, and acts as no user
         operations += _drawn_apart(seed, "API", end_us, 0, _API_ACTS, API_OPERATIONS)

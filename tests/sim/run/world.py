@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.groups.rows import SUBJECT
-from penstock.metadata.companions import marks_key
+from penstock.metadata.companions import consumers_key, marks_key
 from penstock.node.step import NatsAnswers
 from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
@@ -220,13 +220,12 @@ class World:
         return set(history.isr) - history.unclean - self._damaged_of(history) - {broker.broker_id}
 
     def _damaged_of(self, history: PartitionHistory) -> set[int]:
-        """Return the brokers whose log of this partition, or its companion's, is corrupt and not yet repaired."""
-        companion = self._companion(history)
-        return self._damaged_log(history) | (set() if companion is None else self._damaged_log(companion))
+        """Return the brokers whose log of this partition, or a companion's, is corrupt and not yet repaired."""
+        return self._damaged_log(history).union(*map(self._damaged_log, self._companions(history)))
 
-    def _companion(self, history: PartitionHistory) -> PartitionHistory | None:
+    def _companions(self, history: PartitionHistory) -> list[PartitionHistory]:
         marked = None if self._guests.marking is None else self._guests.marking.companion(history)
-        return marked or history.companion
+        return [one for one in (marked or history.companion, history.consumers) if one is not None]
 
     def _damaged_log(self, history: PartitionHistory) -> set[int]:
         there = {one for one, disk in history.damaged - history.mended if disk == self.brokers[one].disk.number}
@@ -241,8 +240,8 @@ class World:
 
     def _is_stuck(self, history: PartitionHistory) -> bool:
         """True if corruption has left no sound ISR member, so the partition can neither commit nor be repaired."""
-        damaged, companion = self._damaged_of(history), self._companion(history)
-        if companion is not None and companion.is_damaged:
+        damaged = self._damaged_of(history)
+        if any(one.is_damaged for one in self._companions(history)):
             return True
         return history.is_damaged or (bool(damaged) and damaged.issuperset(history.isr))
 
@@ -303,7 +302,7 @@ class World:
                 self._around.count("unclean elections")
                 for number in range(generation.config.partitions):  # the setting holds for the whole stream from now on
                     history = self.checks.of(generation.config.subject, number)
-                    for one in filter(None, (history, history.companion)):
+                    for one in filter(None, (history, history.companion, history.consumers)):
                         one.is_damaged = one.is_given_up = True
                 self._clients.allow_unclean_election(generation)
 
@@ -312,7 +311,8 @@ class World:
         node = self.brokers[broker_id].node
         if node is None:
             return False
-        ids = (stream_id, marks_key(PartitionKey(StreamId(stream_id), PartitionId(number))).stream_id)
+        key = PartitionKey(StreamId(stream_id), PartitionId(number))
+        ids = (stream_id, marks_key(key).stream_id, consumers_key(key).stream_id)
         looks = [inspector.partition(node, one, number) for one in ids]
         return any(one is not None and one.is_damaged for one in looks)
 

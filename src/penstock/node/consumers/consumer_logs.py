@@ -85,7 +85,8 @@ class KnownConsumers:
     @property
     def is_current(self) -> bool:
         """True while the leadership goes on; after it no append is taken."""
-        return self._partition.leadership is self._leadership and self._logs.is_known(self._partition.key, self)
+        is_led = self._partition.leadership is self._leadership
+        return is_led and self._logs.is_known(self._partition.key, self)
 
     def take_rows(self) -> Mapping[bytes, bytes]:
         """Return the last value of each key, all committed: what it had when the leadership began.

@@ -46,6 +46,7 @@ class LogEndReports:
         self._events = events
         self._new: dict[PartitionKey, None] = {}  # not reported yet
         self._told: dict[PartitionKey, None] = {}  # the last reported comes last
+        self._lacking: frozenset[PartitionKey] = frozenset()
 
     def nobody_leads(self, partition: Partition, live: Set[BrokerId]) -> None:
         """Report the partition's log end if the longest log is to lead."""
@@ -57,8 +58,14 @@ class LogEndReports:
             self._events.is_heartbeat_due = True
         self._new[key] = None
 
-    def take(self, live: Set[BrokerId], failed: Collection[PartitionKey]) -> tuple[LogEnd, ...]:
-        """Return the ends for the next heartbeat. `failed`: partitions whose logs cannot be opened."""
+    def take(
+        self, live: Set[BrokerId], failed: Collection[PartitionKey], lacking: Collection[PartitionKey] = ()
+    ) -> tuple[LogEnd, ...]:
+        """Return the ends for the next heartbeat. `failed`: partitions whose logs cannot be opened.
+
+        `lacking`: logs of consumers that cannot be opened.
+        """
+        self._lacking = frozenset(lacking)
         for key in failed:
             if key not in self._told and self._recovering(key, live) is not None:
                 self._new[key] = None
@@ -108,12 +115,13 @@ class LogEndReports:
         )
 
     def _with_consumers(self, partition: Partition, end: LogEnd) -> LogEnd | None:
-        consumers = self._partitions.get(consumers_key(partition.key))
-        if consumers is None or consumers.closed:
+        key = consumers_key(partition.key)
+        consumers = self._partitions.get(key)
+        if key in self._lacking or (consumers is not None and consumers.closed):
             return end  # it leads all the same if no other replica has more
-        found = _end_of(consumers, end.leader_epoch)
+        found = None if consumers is None else _end_of(consumers, end.leader_epoch)
         if found is None:
-            return None
+            return None  # it is being opened, or cut
         return msgspec.structs.replace(end, consumers_epoch=found.last_epoch, consumers_end=found.log_end)
 
 

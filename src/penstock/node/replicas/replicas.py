@@ -18,7 +18,7 @@ from penstock.messages import (
     ResignedLeadership,
     UnreachableLeader,
 )
-from penstock.metadata.companions import is_companion, marks_key, target_key
+from penstock.metadata.companions import is_companion, is_consumers, marks_key, target_key
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
@@ -193,7 +193,8 @@ class Replicas:
         closed = (partition.key for partition in self.repairs.closed())
         unknown = [key for key in (*self.streams.failures, *closed) if not is_companion(key.stream_id)]
         failed = [key for key in unknown if self._broker_id in self._context.image.partition(*key).replicas]
-        return self.roles.log_ends.take(self.roles.live.keys(), failed)
+        lacking = [key for key in self.streams.failures if is_consumers(key.stream_id)]
+        return self.roles.log_ends.take(self.roles.live.keys(), failed, lacking)
 
     def as_of_us(self, partition: Partition) -> int | None:
         """Elapsed time up to which everything committed is shown here; None if unknown.

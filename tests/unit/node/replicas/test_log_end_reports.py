@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import msgspec
 
+from penstock.base.companion_kinds import CompanionKind
 from penstock.base.config import StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, LogFolder
 from penstock.messages import LogEnd
 from penstock.metadata.commands import ReplicaEnd
+from penstock.metadata.companions import companion_of, consumers_key
 from penstock.metadata.effects.streams import created_config
 from penstock.metadata.image import PartitionState, StreamState
 from penstock.node.partition.in_flight import InFlightBudget
@@ -122,6 +124,33 @@ def test_of_a_failed_log_its_end_is_told_if_it_is_known() -> None:
         (2, 1, True),
         (0, 0, True),
     ]
+
+
+def test_the_end_of_the_consumers_is_told_once_their_log_is_open_and_one_that_cannot_be_opened_holds_nothing_up() -> (
+    None
+):
+    """Told as empty while it is being opened, it would let a replica lead that has less of it."""
+    told = Told(1)
+    ((key, partition),) = told.partitions.items()
+    state = msgspec.structs.replace(partition.stream, has_consumers=True)
+    told.context.image = told.context.image.with_changed(state)
+    partition.reconfigure(state, 9)
+    told.nobody_leads()
+    assert told.told() == [], "it is being opened"
+    (one,) = told.log_ends.take(LIVE, [], [consumers_key(key)])
+    assert (one.consumers_epoch, one.consumers_end, one.has_failed) == (0, 0, False)
+    of_consumers = companion_of(state, CompanionKind.CONSUMERS)
+    folder = LogFolder(partition.vfs, "consumers", *consumers_key(key))
+    log = Log.open(folder, LogConfig.of(of_consumers.config), now_us=START_US)
+    log.start_epoch(2)
+    append(log)
+    there = Partition(of_consumers, consumers_key(key), log, partition.vfs, InFlightBudget(10**9))
+    told.partitions[consumers_key(key)] = there
+    (one,) = told.log_ends.take(LIVE, [])
+    assert (one.log_end, one.consumers_epoch, one.consumers_end, one.has_failed) == (0, 2, 1, False)
+    log.damage_found(log.view().segments[0].path, 400, "flipped")
+    (one,) = told.log_ends.take(LIVE, [])
+    assert (one.consumers_end, one.has_failed, one.is_unknown) == (0, False, False), "messages do not wait for it"
 
 
 def test_logs_that_cannot_be_opened_leave_room_for_the_others() -> None:

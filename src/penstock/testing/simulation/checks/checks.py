@@ -52,7 +52,7 @@ from penstock.base.config import Durability, StreamConfig
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogCutError
-from penstock.metadata.companions import is_companion, target_id
+from penstock.metadata.companions import is_companion, is_consumers, is_marks, target_id
 from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
 from penstock.testing.simulation.checks.compacted import Compacted, CompactedRow
@@ -131,6 +131,7 @@ class PartitionHistory:
     is_deleted: bool = False  # deleted, or about to be
     compacted: Compacted | None = None  # None: the stream is not compacted
     companion: PartitionHistory | None = None  # of its marks, once a broker has that log
+    consumers: PartitionHistory | None = None  # of its consumers, once they were asked for
     split: SplitModel | None = None  # of the stream; None: publishers choose the partition
     began: Callable[[SimBroker, inspector.PartitionLook], None] | None = (
         None  # for staged rows: receives the log start offset of a broker
@@ -254,7 +255,11 @@ class Checks:
             # A stream with a limit by subject has them from its beginning: they may be opened first.
             whose = next(ids, None) or self.of(inspector.subject_of(broker.node, stream_id), key[1])
             config = inspector.companion_config(broker.node, look)
-            whose.companion = self.histories[key] = PartitionHistory(config, look.partition)
+            made = self.histories[key] = PartitionHistory(config, look.partition)
+            if is_marks(look.stream_id):
+                whose.companion = made
+            else:
+                whose.consumers = made
         return self.histories[key]
 
     def all_of(self, history: PartitionHistory) -> list[PartitionHistory]:
@@ -406,7 +411,7 @@ class Checks:
             history.stream_id = look.stream_id
             if not look.log_start <= look.committed_end <= look.log_end:
                 raise ViolationError(f"{history.name()} on {broker.name}: {look}")
-            if is_companion(look.stream_id):
+            if is_marks(look.stream_id):
                 self._check_trimmed(history, broker, look)
             elif not history.may_begin_at(look.log_start):
                 text = f"nobody has asked to give up more than what comes before {history.truncating}"
@@ -543,6 +548,8 @@ class Checks:
         """Raise if a replica that counted in the election has messages on its disk that the new leader lacks."""
         if look.version != history.counting_version + 1:
             return  # the state from which it was elected was not observed
+        if is_consumers(look.stream_id):
+            return  # another one may have had more messages, which count first
         for broker_id in history.counting:
             if broker_id != broker.broker_id and self._has_committed(history, broker_id, end):
                 text = f"{history.name()} on {broker.name}, who leads: it lacks what was committed, b{broker_id} has it"
