@@ -229,6 +229,9 @@ class Gateway:
     def refused(self, sid: int, reason: str) -> None:
         """Note that NATS refused one of its subscriptions."""
         self._ownership.refused(sid, reason, self.node.now)
+        if sid & GATEWAY_GROUP == ACK_GROUP:
+            text = f"NATS refuses the subscription to acks of consumers: {reason}; allow the brokers `$JS.ACK.>`"
+            self.node.outbox.step.notices.append(text)
 
     @property
     def is_decided(self) -> bool:
