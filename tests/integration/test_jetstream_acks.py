@@ -234,6 +234,35 @@ async def queue_group(js: Any) -> None:
 
 
 @each_change
+async def test_a_durable_consumer_outlives_its_only_broker(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with (
+        running_nats(tmp_path / "nats", f'leafnodes {{ listen: "127.0.0.1:{port}" }}\n') as server,
+        running_broker(
+            tmp_path / "data", *api_options("--nats-leaf", f"nats://127.0.0.1:{port}"), nats=server.url
+        ) as broker,
+    ):
+        async with connected(server.url) as connection:
+            await delivering(connection)
+            js = connection.jetstream()
+            await js.add_stream(StreamConfig(name="s"))
+            for number in range(100):
+                await js.publish("s", b"%d" % number)
+            pull = await js.pull_subscribe("s", durable="d", config=ConsumerConfig(ack_wait=2))
+            confirmed = set()
+            for message in await pull.fetch(40, timeout=TIMEOUT_S):
+                if message.metadata.sequence.stream % 2:
+                    await message.ack_sync(timeout=TIMEOUT_S)
+                    confirmed.add(message.data)
+            broker.restart()
+            found = await drained(pull, 100 - len(confirmed))
+            assert found.isdisjoint(confirmed)
+            assert found | confirmed == {b"%d" % number for number in range(100)}
+            info = await pull.consumer_info()
+            assert (info.num_ack_pending, info.ack_floor.stream_seq) == (0, 100)
+
+
+@each_change
 async def test_a_durable_consumer_outlives_a_killed_broker(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with running_nats(tmp_path / "nats", f'leafnodes {{ listen: "127.0.0.1:{port}" }}\n') as server:

@@ -19,7 +19,7 @@ class BadPullError(ValueError):
 
 
 class PullPriority(NamedTuple):
-    """What a pull request says of its priority."""
+    """The priority part of a pull request."""
 
     is_given: bool = False  # it is JSON, so it may say something
     group: str = ""

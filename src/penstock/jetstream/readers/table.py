@@ -108,7 +108,7 @@ class Readers:
 
     @property
     def leaf(self) -> Bucket:
-        """What all readers without flow control may send."""
+        """The bytes that all readers without flow control may send."""
         return self._output.leaf
 
     def feed(self, state: StreamState) -> Feed:

@@ -21,7 +21,7 @@ HELD_BYTES_MAX = 1 * limits.MIB
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What a consumer's row says of it beside its state."""
+    """Name and config of a consumer, as its row has them beside its state."""
 
     name: str
     created_us: int  # wall time
@@ -60,7 +60,7 @@ def ack_config(config: ReaderConfig) -> AckConfig:
 
 
 class Held(NamedTuple):
-    """What is sent once rows are committed: frames to clients, and answers to acks on these subjects."""
+    """Frames to clients, and subjects for the answers to acks, that are sent once rows are committed."""
 
     frames: bytearray
     replies: list[bytes]

@@ -111,7 +111,7 @@ class Priorities:
         return [one for one in waiting if self.pin and self._of(one).pin == self.pin]
 
     def unpin(self) -> bool:
-        """Take the pin away; False: nobody has it."""
+        """Take the pin away; False: no client has it."""
         had = bool(self.pin)
         self.pin, self.pinned_wall_us, self.pin_due_us = "", 0, UNLIMITED
         return had

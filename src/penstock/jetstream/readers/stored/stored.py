@@ -31,7 +31,7 @@ EXHAUSTED_MAX = 1_000
 
 
 class Stored:
-    """What is stored of consumers, while this broker leads their streams."""
+    """Stored consumers, while this broker leads their streams."""
 
     def __init__(
         self,
@@ -182,4 +182,4 @@ class Stored:
 
 
 def _nothing(error: RemoteError | None) -> None:
-    """A deletion that nobody waits for: if it was not stored, the next leader does it."""
+    """No client waits for this deletion: if it was not stored, the next leader does it."""

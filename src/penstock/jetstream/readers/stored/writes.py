@@ -1,6 +1,6 @@
 """The changes of all stored consumers of one partition: written one batch at a time, in order.
 
-Rules: while a batch is being committed, the next one gathers. A change that nobody waits for waits up to
+Rules: while a batch is being committed, the next one gathers. A change that no client waits for waits up to
 WRITE_DELAY_US for others. What depends on a change, frames and answers to acks, is sent once it is committed. Rows that
 were refused while the leadership goes on are written again, as a snapshot; once it has ended nothing is sent any more.
 """
@@ -45,7 +45,7 @@ class ConsumerWrites:
         self.released: list[LedConsumer] = []  # whose rows were committed: they may go on; the caller takes them
 
     def note(self, led: LedConsumer, now_us: int, *, waits: bool) -> None:
-        """A consumer has changed; `waits`: somebody waits until that is committed."""
+        """A consumer has changed; `waits`: a client waits until that is committed."""
         self._changed[led] = None
         due_us = now_us if waits else now_us + WRITE_DELAY_US
         if self.due_us is None or due_us < self.due_us:
