@@ -72,9 +72,7 @@ class Model:
         return [offset for offset in sorted(self.messages) if self.state(offset) == "ready"]
 
     def is_full(self) -> bool:
-        return self.ack_pending >= self.config.max_ack_pending or (
-            self.config.is_ordered and self.parked >= PARKED_MAX
-        )
+        return self.ack_pending >= self.config.max_ack_pending or (self.config.is_ordered and self.parked >= PARKED_MAX)
 
     def floors(self) -> tuple[int, int]:
         first = min(self.messages, default=self.next_offset)
@@ -125,7 +123,9 @@ class Model:
                 self.leave(offset)
                 continue
             one = self.messages[offset]
-            if len(sent) == limit or (not one.count and self.ack_pending >= self.config.max_ack_pending):
+            if not one.count and self.ack_pending >= self.config.max_ack_pending:
+                continue
+            if len(sent) == limit:
                 return sent
             self.tick(clock)
             self.delivered += 1
@@ -159,9 +159,9 @@ class Model:
 
     def settle(self, kind: str, offset: int, delay_ms: int | None, clock: int) -> None:
         if kind in ("ack", "term"):
-            for one in sorted(self.messages) if self.config.acks_all else [offset]:
-                if one <= offset:
-                    self.leave(one)
+            for other in sorted(self.messages) if self.config.acks_all else [offset]:
+                if other <= offset:
+                    self.leave(other)
             return
         one = self.messages[offset]
         one.is_expired = False

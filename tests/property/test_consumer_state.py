@@ -95,7 +95,7 @@ class Consumers(RuleBasedStateMachine):
             acks_all=acks_all and not order,
             order=order,
         )
-        self.state = ConsumerState(ID, config, b"{}", 0, self.now_us)
+        self.state = ConsumerState.new(ID, config, b"{}", 0, self.now_us)
         self.model = Model(config, 0)
         self.attach()
         self.commit(self.state.first_rows())
@@ -219,7 +219,9 @@ class Consumers(RuleBasedStateMachine):
         return found
 
     @precondition(lambda self: self.deliveries)
-    @rule(pick=st.integers(0, 400), kind=st.sampled_from(list(KINDS)), delay=st.sampled_from([None, 0, 1, 2_500, 40_000]))
+    @rule(
+        pick=st.integers(0, 400), kind=st.sampled_from(list(KINDS)), delay=st.sampled_from([None, 0, 1, 2_500, 40_000])
+    )
     def ack(self, pick: int, kind: str, delay: int | None) -> None:
         one = self.deliveries[-1 - pick % len(self.deliveries)]
         table = self.state.table
@@ -425,7 +427,7 @@ TestConsumers = Consumers.TestCase
 
 
 def test_missing_change_is_told() -> None:
-    state = ConsumerState(ID, AckConfig(), b"", 0, 0)
+    state = ConsumerState.new(ID, AckConfig(), b"", 0, 0)
     rows = dict(state.first_rows())
     for offset in range(3):
         state.table.deliver(offset, 0, 1_000 * offset)

@@ -25,7 +25,7 @@ PARKED_MAX = 10_000
 
 
 class AckConfig(msgspec.Struct, frozen=True):
-    """What the core needs of a consumer's config. Times are µs."""
+    """The part of a consumer's config that the core needs. Times are µs."""
 
     ack_wait_us: int = 30_000_000
     backoff_us: tuple[int, ...] = ()
@@ -44,7 +44,9 @@ class AckConfig(msgspec.Struct, frozen=True):
         """Raise ValueError if a number is out of its bounds."""
         waits = (self.ack_wait_us, *self.backoff_us)
         if not all(WAIT_US_MIN <= wait <= WAIT_US_MAX for wait in waits) or len(self.backoff_us) > BACKOFFS_MAX:
-            raise ValueError(f"waits of {waits[:4]} µs: each is from {WAIT_US_MIN} to {WAIT_US_MAX}, {BACKOFFS_MAX} at most")
+            raise ValueError(
+                f"waits of {waits[:4]} µs: each is from {WAIT_US_MIN} to {WAIT_US_MAX}, {BACKOFFS_MAX} at most"
+            )
         if not 0 <= self.max_deliver <= DELIVERIES_MAX:
             raise ValueError(f"max_deliver: {self.max_deliver} is not within 0 to {DELIVERIES_MAX}")
         if not 1 <= self.max_ack_pending <= ACK_PENDING_MAX:

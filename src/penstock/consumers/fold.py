@@ -1,7 +1,7 @@
 """From the last row of each key to the consumers of a partition.
 
-Rules: a snapshot says from which change on it has to be completed; these changes are all there, one behind the other, as
-a slot is used again only behind a snapshot. What is in other slots is older, and counts no more.
+Rules: a snapshot says from which change on it has to be completed; these changes are all there, one behind the other,
+as a slot is used again only behind a snapshot. What is in other slots is older, and counts no more.
 
     snapshot: next change 130      slots  7f: 127   80: 128   82: 130   83: 131   84: -      applied: 130, 131
 """
@@ -28,20 +28,20 @@ class StoredConsumer:
         self._snapshot = snapshot
         self._changes = changes
 
-    def take_over(self, now_us: int, log_end: int) -> ConsumerState:
+    def take_over(self, now_us: int, log_end: int, *, entries_max: int = rows.ENTRIES_MAX) -> ConsumerState:
         """Go on as its leader: what is in hand stays in hand with the time that is left.
 
-        `log_end`: end of the stream's messages; positions beyond it go back (after an unclean election). CorruptionError:
-        a row is malformed.
+        `log_end`: end of the stream's messages; positions beyond it go back (after an unclean election).
+        CorruptionError: a row is malformed, or more than `entries_max` messages are pending.
         """
-        table = self._snapshot.table(self.consumer_id, now_us)
+        table = self._snapshot.table(self.consumer_id, now_us, entries_max)
         for value, at in self._changes:
-            rows.apply_change(table, value, at)
+            rows.apply_change(table, value, at, entries_max)
         table.go_on(now_us)
-        state = ConsumerState.taken_over(
+        state = ConsumerState(
             self.consumer_id,
-            self.told,
             self._snapshot.config,
+            self.told,
             table,
             number=self._snapshot.next_change + len(self._changes),
             changes=len(self._changes),

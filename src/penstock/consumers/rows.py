@@ -8,8 +8,8 @@ random, so it is also the secret of the tokens in reply subjects.
             v1/ID/s         a snapshot
             v1/ID/SLOT      a change; the ID is 8 bytes, and SLOT two hex digits
 
-    snapshot   version, config, and as varints: number of the next change, generation, position, consumer sequence of the
-               last delivery, ms of the clock; then the entries (see `hot.pending_rows`)
+    snapshot   version, config, and as varints: number of the next change, generation, position, consumer sequence of
+               the last delivery, ms of the clock; then the entries (see `hot.pending_rows`)
     change     version, varint: its number; then operations (see `hot.change_log`)
     config     flags, and as varints: ack_wait µs, number of backoffs, each in µs, max_deliver, max_ack_pending, order,
                sample_percent
@@ -46,7 +46,7 @@ TOLD, SNAPSHOT, CHANGE = "told", "snapshot", "change"
 
 
 class Key(NamedTuple):
-    """Whose row it is, of which kind, and of a change the slot."""
+    """The parts of a key: the consumer, the kind of its row, and of a change the slot."""
 
     consumer_id: bytes
     kind: str
@@ -138,7 +138,7 @@ def encode_snapshot(config: bytes, next_change: int, table: PendingTable) -> byt
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot says but for its entries, which begin at byte `entries_at` of `value`."""
+    """A snapshot but for its entries, which begin at byte `entries_at` of `value`."""
 
     config: AckConfig
     next_change: int
@@ -149,14 +149,14 @@ class Snapshot(NamedTuple):
     value: bytes
     entries_at: int
 
-    def table(self, consumer_id: bytes, now_us: int) -> PendingTable:
+    def table(self, consumer_id: bytes, now_us: int, entries_max: int) -> PendingTable:
         """Return the table as the snapshot says; `now_us`: when its clock goes on. CorruptionError: it is malformed."""
         table = PendingTable(consumer_id, self.next_offset, now_us, self.clock_ms)
         configure(table, self.config)
         table.keep_generation(self.generation)
         table.delivered = self.delivered
         try:
-            pending_rows.decode_entries(table, self.value, self.entries_at, ENTRIES_MAX)
+            pending_rows.decode_entries(table, self.value, self.entries_at, entries_max)
         except ValueError as error:
             raise CorruptionError("", 0, "the pending messages of a consumer", str(error)) from None
         return table
@@ -167,8 +167,16 @@ def decode_snapshot(value: bytes) -> Snapshot:
     reader = Reader(value, "a snapshot of a consumer")
     _version(reader)
     config = _read_config(reader)
-    numbers = [reader.number(_NUMBER_MAX) for _ in range(5)]
-    return Snapshot(config, *numbers, value=value, entries_at=reader.position)
+    return Snapshot(
+        config,
+        next_change=reader.number(_NUMBER_MAX),
+        generation=reader.number(_NUMBER_MAX),
+        next_offset=reader.number(_NUMBER_MAX),
+        delivered=reader.number(_NUMBER_MAX),
+        clock_ms=reader.number(_NUMBER_MAX),
+        value=value,
+        entries_at=reader.position,
+    )
 
 
 def decode_change(value: bytes) -> tuple[int, int]:
@@ -178,10 +186,10 @@ def decode_change(value: bytes) -> tuple[int, int]:
     return reader.number(_NUMBER_MAX), reader.position
 
 
-def apply_change(table: PendingTable, value: bytes, at: int) -> None:
+def apply_change(table: PendingTable, value: bytes, at: int, entries_max: int) -> None:
     """Apply the operations of a change. CorruptionError: they are malformed, or do not fit the table."""
     try:
-        pending_rows.apply_change(table, value, at, ENTRIES_MAX)
+        pending_rows.apply_change(table, value, at, entries_max)
     except ValueError as error:
         raise CorruptionError("", 0, "a change of a consumer that fits its state", str(error)) from None
 

@@ -38,37 +38,30 @@ class ConsumerState:
     __slots__ = ("_config_bytes", "_is_lost", "_number", "_since_snapshot", "config", "consumer_id", "table", "told")
 
     def __init__(
-        self, consumer_id: bytes, config: AckConfig, told: bytes, next_offset: int, now_us: int
+        self, consumer_id: bytes, config: AckConfig, told: bytes, table: PendingTable, *, number: int, changes: int
     ) -> None:
-        """A new consumer, whose first message is at `next_offset` or behind; its first rows are yet to be taken.
-
-        `consumer_id`: `rows.ID_BYTES` random bytes, of this consumer for ever. `told`: bytes of the caller about it, its
-        name and its config as JSON, at most `rows.TOLD_BYTES_MAX`.
-        """
-        table = PendingTable(consumer_id, next_offset, now_us)
-        rows.configure(table, config)
-        self._begin(consumer_id, config, told, table, number=0)
-        self._is_lost = True
-
-    def _begin(self, consumer_id: bytes, config: AckConfig, told: bytes, table: PendingTable, *, number: int) -> None:
+        """Go on with a table; `number`: of the next change, `changes`: those since the last snapshot. See `new`."""
         assert len(told) <= rows.TOLD_BYTES_MAX, len(told)
         self.consumer_id = consumer_id
         self.config = config
         self.told = told
         self.table = table
         self._config_bytes = rows.encode_config(config)
-        self._number = number  # of the next change
-        self._since_snapshot = 0
+        self._number = number
+        self._since_snapshot = changes
         self._is_lost = False  # the next row is a snapshot
 
     @classmethod
-    def taken_over(
-        cls, consumer_id: bytes, told: bytes, config: AckConfig, table: PendingTable, *, number: int, changes: int
-    ) -> ConsumerState:
-        """Go on with a table that was read; `number`: of the next change, `changes`: those since the last snapshot."""
-        state = cls.__new__(cls)
-        state._begin(consumer_id, config, told, table, number=number)
-        state._since_snapshot = changes
+    def new(cls, consumer_id: bytes, config: AckConfig, told: bytes, next_offset: int, now_us: int) -> ConsumerState:
+        """Return a new consumer, whose first message is at `next_offset` or behind; append its `first_rows`.
+
+        `consumer_id`: `rows.ID_BYTES` random bytes, of this consumer for ever. `told`: bytes of the caller about it,
+        its name and its config as JSON, at most `rows.TOLD_BYTES_MAX`.
+        """
+        table = PendingTable(consumer_id, next_offset, now_us)
+        rows.configure(table, config)
+        state = cls(consumer_id, config, told, table, number=0, changes=0)
+        state.rows_lost()  # until its first rows are taken
         return state
 
     def first_rows(self) -> list[Row]:
@@ -162,7 +155,7 @@ class ConsumerState:
         self.table.reset(next_offset)
 
     def update(self, config: AckConfig, told: bytes) -> list[Row]:
-        """Take another config; return rows, to be appended as one batch. ValueError: the order cannot be changed now."""
+        """Take another config; return rows, to be appended as one batch. ValueError: the order cannot be changed."""
         rows.configure(self.table, config)
         self.config = config
         self.told = told

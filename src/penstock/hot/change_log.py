@@ -1,7 +1,7 @@
-"""What changed in a table of pending messages, as bytes: runs of deliveries, acks and so on.
+"""Changes of a table of pending messages, as bytes: runs of deliveries, acks and so on.
 
-Rules: an operation of several neighbouring offsets is one run. `take` gives the bytes since the last call; applied to the
-table as it was then, they make it what it is now (see `pending_rows.apply_change`). What gets longer than
+Rules: an operation of several neighbouring offsets is one run. `take` gives the bytes since the last call; applied to
+the table as it was then, they make it what it is now (see `pending_rows.apply_change`). What gets longer than
 LOG_BYTES_MAX is dropped: then only a snapshot tells what changed (`is_lost`).
 
     tag: the operation in the low 4 bits, the length - 1 in the high ones; 15: a varint follows, the length - 16
@@ -62,7 +62,7 @@ _int = int
 
 
 class ChangeLog:
-    """The changes since the last `take`. `is_on`: they are noted. `position`: behind the last noted delivery or pass."""
+    """The changes since the last `take`. `is_on`: they are noted. `position`: up to which it is noted."""
 
     __slots__ = ("_begin", "_bytes", "_end", "_hashes", "_op", "_ref", "_value", "is_lost", "is_on", "position")
 

@@ -145,7 +145,7 @@ cdef class Cursor:
 
     cpdef int fill(self, DecodedRows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
 
-    @cython.locals(table=PendingTable, stop=int, index=Py_ssize_t, offset=int64_t, row=Py_ssize_t)
+    @cython.locals(table=PendingTable, stop=int, index=Py_ssize_t, offset=int64_t, row=Py_ssize_t, is_blocked=bint)
     cpdef int fill_again(self, DecodedRows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
 
     @cython.locals(row=Py_ssize_t, stop=int)
@@ -177,9 +177,6 @@ cdef class Cursor:
     ) except -1
 
     cdef void _sent(self, DecodedRows rows, Py_ssize_t row, Py_ssize_t frame_size, int64_t now_us) except *
-
-    @cython.locals(table=PendingTable)
-    cdef bint is_full(self) except -1
 
     @cython.locals(table=PendingTable)
     cdef int64_t _key_hash(self, DecodedRows rows, Py_ssize_t row) except -1

@@ -15,9 +15,9 @@ equal shares. A request that has all it asked for, or too little room for the ne
 
     pulls: A B C ──A gets a row──▶ B C A ──B gets its last row──▶ C A      finished: B
 
-A consumer with acks has a table of its pending messages (`Cursor.attach`): each delivery is entered there, and its frame
-has the count of deliveries, and a token in the last three digits of the nanoseconds, for timestamps are in µs. In an
-order by key, a message whose key is pending is passed, and parked in the table.
+A consumer with acks has a table of its pending messages (`Cursor.attach`): each delivery is entered there, and its
+frame has the count of deliveries, and a token in the last three digits of the nanoseconds, for timestamps are in µs.
+In an order by key, a message whose key is pending is passed, and parked in the table.
 """
 
 from __future__ import annotations
@@ -285,8 +285,9 @@ class Cursor:
     """
 
     __slots__ = (
-        "again", "count", "current", "delivered", "delivered_us", "due_us", "filter", "finished", "headers_only", "last_offset",
-        "last_us", "low_room", "messages_left", "next_offset", "out_end", "payload_max", "pending", "prefix", "pulls",
+        "again", "count", "current", "delivered", "delivered_us", "due_us", "filter", "finished", "headers_only",
+        "last_offset", "last_us", "low_room", "messages_left", "next_offset", "out_end", "payload_max", "pending",
+        "prefix", "pulls",
         "resume_offset", "room", "stop", "table", "token", "wanted", "wanted_at", "wanted_count",
     )  # fmt: skip
 
@@ -366,6 +367,7 @@ class Cursor:
         self.current = self.pulls[0] if self.pulls else None
         self.out_end = len(out)
         stop = _TOOK_ALL
+        is_blocked = False
         index = table.next_ready(table.lower_bound(rows.begin_offset))
         while index >= 0 and stop == _TOOK_ALL:
             offset = table.offsets[index]
@@ -375,6 +377,10 @@ class Cursor:
             if row == rows.count or rows.numbers[row] != offset or rows.is_skipped(row):
                 table.give_up(offset)
                 index = table.next_ready(table.lower_bound(offset))
+                continue
+            if table.deliveries_at(index) == 0 and table.ack_pending >= table.pending_max:
+                is_blocked = True  # those behind it may be counted already: they go out, or nothing would go on
+                index = table.next_ready(index + 1)
                 continue
             self.again = index
             stop = self._send(rows, row, out, bytes_max, now_us)
@@ -386,6 +392,8 @@ class Cursor:
             return stop
         if self.messages_left <= 0 or self.current is None:
             return _EXHAUSTED
+        if is_blocked:
+            return _PENDING_FULL
         return _LOW if self.room < self.low_room or self.finished else _TOOK_ALL
 
     def _fill(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
@@ -444,7 +452,7 @@ class Cursor:
                 return _EXHAUSTED
             if self._parks(rows, row):
                 return _TOOK_ALL
-            if self.is_full():
+            if self.again < 0 and self.table.has_no_room():
                 return _PENDING_FULL
             self._number(rows, row)
         block_size = rows.block_size(row)
@@ -566,14 +574,6 @@ class Cursor:
             self.table.deliver(self.last_offset, self._key_hash(rows, row), now_us)
 
     # With a table.
-
-    def is_full(self) -> bool:
-        """True if the next message may not be delivered: as many are in hand, or parked, as may be."""
-        table = self.table
-        assert table is not None
-        if self.again < 0:
-            return table.has_no_room()
-        return table.deliveries_at(self.again) == 0 and table.ack_pending >= table.pending_max
 
     def _key_hash(self, rows: DecodedRows, row: _int) -> int:
         table = self.table

@@ -120,7 +120,7 @@ def free_int32s(numbers: list[int]) -> None:
     """Free the room."""
 
 
-def append(target: bytearray, text: bytes, begin: int, end: int) -> None:
+def append(target: bytearray, text: bytes | bytearray, begin: int, end: int) -> None:
     """Append text[begin:end] to `target`."""
     target += text[begin:end]
 

@@ -3,7 +3,7 @@
 Rules: what is new is entered behind all others, so the table stays in order; what leaves is a gap, until the table is
 packed. Each change is noted in `changes`. An ack is applied only if it names a delivery: the message's sequence, the
 consumer's, and a token made of both. Times are elapsed µs outside, and ms of the consumer's clock inside: it stands
-while nobody leads the consumer, and what is due is a time of this clock.
+while the consumer has no leader, and what is due is a time of this clock.
 
 | state  | meaning                                                    | goes on when                                 |
 |--------|------------------------------------------------------------|----------------------------------------------|
@@ -38,8 +38,8 @@ APPLIED = 0
 LATE = 1
 UNKNOWN = 2
 FORGED = 3
-"""Results of an ack. LATE: it names an earlier delivery, or a message given up, and changes nothing. UNKNOWN: its message
-is not pending any more. FORGED: it names no delivery of this consumer."""
+"""Results of an ack. LATE: it names an earlier delivery, or a message given up, and changes nothing. UNKNOWN: its
+message is not pending any more. FORGED: it names no delivery of this consumer."""
 
 ACK = 0
 NAK = 1
@@ -103,9 +103,9 @@ _int = int
 class PendingTable:
     """The pending messages of a consumer.
 
-    Readable: `next_offset`: all before it are delivered, parked or not wanted. `delivered`: consumer sequence of the last
-    delivery. `count`: entries. `ack_pending`: those that were delivered. `parked`: those that were not yet; they count
-    as undelivered. `ready`: those to be delivered by `Cursor.fill_again`. `redelivered`: those delivered more than once.
+    Readable: `next_offset`: all before it are delivered, parked or not wanted. `delivered`: consumer sequence of the
+    last delivery. `count`: entries. `ack_pending`: those that were delivered. `parked`: those that were not yet; they
+    count as undelivered. `ready`: those to be delivered by `Cursor.fill_again`. `redelivered`: those delivered before.
     `acked`, `late`, `unknown`, `forged`: acks by their result. `samples`: sampled acks (stream sequence, consumer
     sequence, deliveries, µs since the delivery), at most SAMPLES_MAX: the caller takes them out.
     """
@@ -115,7 +115,8 @@ class PendingTable:
         "_waits_count", "ack_pending", "acked", "acks_all", "begin", "changes", "clock_ms", "consumer_id", "count",
         "delivered", "dues", "firsts", "forged", "generation", "hashes", "is_ordered", "is_touched", "lasts", "late",
         "marks", "max_deliver", "next_due_ms", "next_offset", "offsets", "order", "origin_us", "parked", "parked_max",
-        "pending_max", "ready", "redelivered", "room", "sample_percent", "samples", "tells_terminated", "unknown", "used",
+        "pending_max", "ready", "redelivered", "room", "sample_percent", "samples", "tells_terminated", "unknown",
+        "used",
     )  # fmt: skip
 
     def __init__(self, consumer_id: bytes, next_offset: _int, now_us: _int, clock_ms: _int = 0) -> None:
@@ -427,14 +428,14 @@ class PendingTable:
             return _FORGED
         if token != self.token(offset + 1, sequence):
             return _FORGED
-        if self.acks_all and (kind == _ACK or kind == _TERM):  # noqa: PLR1714 (compiled, a tuple would be made)
+        if self.acks_all and kind in (_ACK, _TERM):
             return _APPLIED if self.count and self.offsets[self.begin] <= offset else _UNKNOWN
         index = self.find(offset)
         if index < 0:
             return _UNKNOWN
         if sequence > self.lasts[index] or sequence < self.firsts[index] or self.lasts[index] == 0:
             return _FORGED
-        is_done = kind == _ACK or kind == _TERM  # noqa: PLR1714
+        is_done = kind in (_ACK, _TERM)
         if sequence != self.lasts[index] and (self.is_ordered or not is_done):
             return _LATE
         return _LATE if self.marks[index] & _STATE_MASK == _ENDED and not is_done else _APPLIED
@@ -526,7 +527,7 @@ class PendingTable:
         return removed
 
     def cut(self, end: _int) -> bool:
-        """Go back to an offset: what is at or behind it has never been. Return if anything changed; no change is noted."""
+        """Go back to an offset: what is at or behind it has never been. Return if anything changed; it is not noted."""
         is_changed = self.next_offset > end
         is_on = self.changes.is_on
         self.changes.is_on = False
@@ -571,7 +572,7 @@ class PendingTable:
         least = _NEVER
         for index in range(max(self.begin, block * _BLOCK), min(self.used, (block + 1) * _BLOCK)):
             state = self.marks[index] & _STATE_MASK
-            if state != _HAND and state != _WAITS:  # noqa: PLR1714
+            if state not in (_HAND, _WAITS):
                 continue
             due = self.dues[index]
             if due > now_ms:

@@ -91,7 +91,7 @@ class AckSubject:
 
 
 def ack_parts(subject: bytes) -> tuple[bytes, int, int, int, int] | None:
-    """Parse an ack's subject: b"<stream>.<consumer>", deliveries, offset, consumer sequence, token; None: it is none."""
+    """Parse an ack's subject: b"<stream>.<consumer>", deliveries, offset, consumer sequence, token. None: none."""
     found = AckSubject()
     if not found.parse(subject, 0, len(subject)):
         return None
@@ -109,9 +109,9 @@ def apply_acks(
 ) -> list[PendingTable]:
     """Apply the plain acks of rows [begin, end); return the tables that changed, each once.
 
-    `tables`: by b"<stream>.<consumer>". The numbers of rows that ask for more are added to `others`, in order: acks with
-    a reply subject, `-NAK` with a delay, `+NXT`, `+TERM` where the table tells terminated messages, what is no ack, and
-    those of a consumer that is not in `tables`.
+    `tables`: by b"<stream>.<consumer>". The numbers of rows that ask for more are added to `others`, in order: acks
+    with a reply subject, `-NAK` with a delay, `+NXT`, `+TERM` where the table tells terminated messages, no acks,
+    and those of a consumer that is not in `tables`.
     """
     if not 0 <= begin <= end <= group.count:
         raise IndexError(f"rows {begin} to {end} of {group.count}")

@@ -1,7 +1,7 @@
 """A table of pending messages as bytes, and changes applied to it.
 
-Rules: every number is checked; ValueError says at which byte one is wrong. What was read is a table that could have come
-about: in order, within its position and its count of deliveries, and each key in one hand.
+Rules: every number is checked; ValueError says at which byte one is wrong. What was read is a table that could have
+come about: in order, within its position and its count of deliveries, and each key in one hand.
 
 A snapshot's entries are runs of neighbours that were delivered one after the other, and are alike:
 
@@ -9,7 +9,7 @@ A snapshot's entries are runs of neighbours that were delivered one after the ot
     tag: state (3 bits), then a bit each: ALONE, ONCE, FOLLOWS, SAME_DUE
     not ALONE     varint: length - 2
     not ONCE      varint: deliveries; if there was one, varint: last consumer sequence - first one
-    not FOLLOWS   zigzag: last consumer sequence of the first entry, less the one that follows the run before and the gap
+    not FOLLOWS   zigzag: last consumer sequence of the first entry, less that which follows the run before and the gap
     not SAME_DUE  zigzag: ms of the due time after that of the run before; the first one's, after the clock
     ordered       4 bytes each: hash of the key
 
@@ -183,7 +183,11 @@ def decode_entries(table: PendingTable, data: bytes, at: _int, entries_max: _int
         tag = source.byte()
         state = tag & _STATE_MASK
         length = 1 if tag & _ALONE else source.varint(_MOST) + 2
-        if length > entries_max - table.count or length > table.next_offset - end or gap > table.next_offset - end - length:
+        if (
+            length > entries_max - table.count
+            or length > table.next_offset - end
+            or gap > table.next_offset - end - length
+        ):
             raise source.wrong("entries beyond the position, or the limit")
         deliveries = 1
         apart = 0
@@ -193,7 +197,7 @@ def decode_entries(table: PendingTable, data: bytes, at: _int, entries_max: _int
                 apart = source.varint(_MOST)
         if not tag & _FOLLOWS:
             last += source.zigzag(_MOST >> 1)
-        has_due = state == _HAND or state == _WAITS  # noqa: PLR1714
+        has_due = state in (_HAND, _WAITS)
         if not tag & _SAME_DUE:
             due += source.zigzag(_MOST >> 1)
         if tag & 128 or not _is_state(state, deliveries) or not 0 <= due <= _MOST:
@@ -232,7 +236,7 @@ def _is_state(state: _int, deliveries: _int) -> bool:
         return True
     if state == _PARKED:
         return deliveries == 0
-    return deliveries > 0 and (state == _HAND or state == _WAITS or state == _ENDED)  # noqa: PLR1714
+    return deliveries > 0 and state in (_HAND, _WAITS, _ENDED)
 
 
 def apply_change(table: PendingTable, data: bytes, at: _int, entries_max: _int) -> None:
@@ -246,7 +250,7 @@ def apply_change(table: PendingTable, data: bytes, at: _int, entries_max: _int) 
         length = (tag >> 4) + 1
         if length == 16:
             length += source.varint(_MOST)
-        if op == _DELIVER or op == _KEYED or op == _PARK:  # noqa: PLR1714
+        if op in (_DELIVER, _KEYED, _PARK):
             _enter(table, source, op, length, entries_max)
         elif op == _CLOCK:
             table.clock_ms += source.varint(_MOST - table.clock_ms)

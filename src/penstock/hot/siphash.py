@@ -46,7 +46,7 @@ class SipHash:
         self.hash(text, 0, len(text))
         return int(self.low).to_bytes(8, "little") + int(self.high).to_bytes(8, "little")
 
-    def hash(self, text: bytes, begin: _int, end: _int) -> None:
+    def hash(self, text: bytes | bytearray, begin: _int, end: _int) -> None:
         """Set `low` and `high` to the hash of text[begin:end]; the caller has checked the bounds."""
         v0 = self._key_0 ^ _INIT_0
         v1 = self._key_1 ^ _INIT_1 ^ _LONG
@@ -80,7 +80,7 @@ class SipHash:
         self.high = v0 ^ v1 ^ v2 ^ v3
 
 
-def _rest(text: bytes, begin: _int, end: _int, size: _int) -> _int:
+def _rest(text: bytes | bytearray, begin: _int, end: _int, size: _int) -> _int:
     """Return the last word: less than 8 bytes, and the lowest byte of the size above them."""
     word = 0
     if not cython.compiled:

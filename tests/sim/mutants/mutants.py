@@ -869,12 +869,6 @@ MUTANTS_OF_CONSUMERS = (
         "        self._logs.append(self._partition, rows, partial(self._answered, done))\n",
         "        self._logs.append(self._partition, rows, lambda _: None)\n        done(None)\n",
     ),
-    Mutant(
-        "a log of consumers is committed without a proposed member",
-        _LEADER,
-        "        proposed = (self if self.target is None else self.target)._unsettled or ()\n",
-        "        proposed = self._unsettled or ()\n",
-    ),
 )
 """Mutants of logs of consumers."""
 

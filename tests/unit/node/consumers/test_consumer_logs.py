@@ -468,6 +468,28 @@ def test_a_sole_replica_with_a_damaged_log_of_consumers_serves_messages_and_refu
     assert "consumers" in info.state_reason
 
 
+def test_a_log_that_was_removed_with_its_mark_begins_anew() -> None:
+    """What docs/how-to/repair.md says where no replica is whole; without the mark's removal it is missing."""
+    brokers = with_consumers(formed(), replicas=1)
+    brokers.publish("s", b"message")
+    stored(brokers, ONE)
+    leader = brokers.led("s")
+    folder = folder_of(leader)
+    disk = brokers.stop(leader.broker_id)
+    disk.remove(folder)
+    leader = brokers.start(leader.broker_id, disk)
+    brokers.run(5_000)
+    error = refusal(leader)
+    assert error.code == ErrorCode.STORAGE_FAILED
+    assert fetched(leader).committed_end == 1
+    disk = brokers.stop(leader.broker_id)
+    disk.remove(f"made/{folder.split('/')[1]}")
+    leader = brokers.start(leader.broker_id, disk)
+    brokers.run(5_000)
+    assert rows_of(leader) == {}
+    stored(brokers, TWO)
+
+
 def test_damage_that_is_found_while_consumers_are_served_refuses_them_with_its_place() -> None:
     brokers = with_consumers(formed(), replicas=1)
     log, leader = stored(brokers, ONE, TWO), brokers.led("s")
