@@ -297,6 +297,35 @@ async def _pulled(one: Publisher) -> str:
     return "yes"
 
 
+async def _stored(one: Publisher) -> str:
+    for config in ({"durable_name": "mail", "ack_policy": AckPolicy.NONE}, {"ack_policy": AckPolicy.EXPLICIT}):
+        info = await one.js.add_consumer("orders", **config)
+        assert (await one.js.consumer_info("orders", info.name)).config.ack_policy == config["ack_policy"]
+        assert await one.js.delete_consumer("orders", info.name)
+    return "yes"
+
+
+async def _pushed_with_acks(one: Publisher) -> str:
+    seq = (await one.ack(subject="orders.pushed")).seq
+    subscription = await one.js.subscribe("orders.pushed", durable="pushed")
+    message = await subscription.next_msg(timeout=30)
+    await message.ack_sync(timeout=30)
+    assert (await one.js.consumer_info("orders", "pushed")).ack_floor.stream_seq == seq
+    await subscription.unsubscribe()
+    return "yes"
+
+
+async def _pulled_with_acks(one: Publisher) -> str:
+    await one.ack(subject="orders.acked")
+    subscription = await one.js.pull_subscribe("orders.acked", "pulled")
+    (message,) = await subscription.fetch(1, timeout=30)
+    await message.nak()
+    (message,) = await subscription.fetch(1, timeout=30)
+    assert message.metadata.num_delivered == 2
+    await message.ack_sync(timeout=30)
+    return "yes"
+
+
 async def _bucket(one: Publisher) -> str:
     bucket = await one.js.create_key_value(bucket="keys", history=5)
     revision = await bucket.put("a", b"1")
@@ -342,14 +371,11 @@ ELSE: dict[str, Try] = {
     "`js.get_msg(…)`, `get_last_msg(…)`": _looks,
     "`js.delete_msg(…)`": _deletes,
     "`js.add_consumer(…)` without acks, `consumer_info(…)`, `consumers_info(…)`, `delete_consumer(…)`": _consumers,
-    "`js.add_consumer(…)`, durable or with acks": lambda one: _each(
-        one.js.add_consumer("orders", durable_name="mail", ack_policy=AckPolicy.NONE),
-        one.js.add_consumer("orders", ack_policy=AckPolicy.EXPLICIT),
-    ),
+    "`js.add_consumer(…)`, durable or with acks": _stored,
     "`js.subscribe(…, ordered_consumer=True)`, or with `ack_policy` none": _ordered,
-    "`js.subscribe(…)` without these": lambda one: one.js.subscribe("orders.py"),
+    "`js.subscribe(…)` without these": _pushed_with_acks,
     "`js.pull_subscribe(…)` with `ack_policy` none": _pulled,
-    "`js.pull_subscribe(…)` without": lambda one: one.js.pull_subscribe("orders.py", "mail"),
+    "`js.pull_subscribe(…)` without": _pulled_with_acks,
     "`js.create_key_value(…)`, and all calls of a bucket": _bucket,
     "`js.create_object_store(…)`, and all calls of a store": _objects,
 }

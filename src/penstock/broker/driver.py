@@ -42,7 +42,7 @@ from penstock.ingest.nats import (
     ServerComplaint,
     SubscriptionRefused,
 )
-from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway
+from penstock.jetstream.gateway import ACK_GROUP, GATEWAY_GROUP, Gateway
 from penstock.jetstream.node_access import GatewayCaller
 from penstock.messages import (
     CertificateInfo,
@@ -218,6 +218,13 @@ class Driver:
             if (step := self._node.take()) is not None:
                 self.do(step)
             return
+        self._carry_out_messages()
+
+    def acks_received(self, acks: MessageGroup) -> None:
+        """Pass acks of consumers to the gateway."""
+        if self._stopped or self.gateway is None:
+            return
+        self._have_api(partial(self.gateway.acks_received, acks, self.now()))
         self._carry_out_messages()
 
     def _have_api(self, take: Callable[[], bool | None]) -> bool | None:
@@ -480,7 +487,7 @@ class Driver:
             self.link.answer(answers)
 
     def _link_of(self, sid: int) -> NatsLink:
-        is_of_api = self.api_link is not None and sid & GATEWAY_GROUP == GATEWAY_GROUP
+        is_of_api = self.api_link is not None and sid & GATEWAY_GROUP in (GATEWAY_GROUP, ACK_GROUP)
         return self.api_link if is_of_api and self.api_link is not None else self.link
 
     @property

@@ -70,6 +70,11 @@ def stream_not_found() -> ApiError:
     return ApiError(404, 10059, "stream not found")
 
 
+def consumer_refusal(err_code: int, text: str, code: int = 400) -> ApiError:
+    """Return one of nats-server's refusals of consumers."""
+    return ApiError(code, err_code, text)
+
+
 def subjects_overlap() -> ApiError:
     return ApiError(400, 10065, "subjects overlap with an existing stream")
 

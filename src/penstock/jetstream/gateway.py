@@ -12,6 +12,7 @@ turn. A bug in one request is answered, and raised once all else of the event is
 | event                                  | method              |
 |----------------------------------------|---------------------|
 | requests from NATS                     | `messages_received` |
+| acks of consumers from NATS            | `acks_received`     |
 | requests that another broker passed on | `passed_on`         |
 | the node has answered                  | `answered`          |
 | the connection to NATS is up           | `connected`         |
@@ -81,6 +82,8 @@ from penstock.node.step import NatsAnswers, Payload
 
 GATEWAY_GROUP = (1 << GROUP_BITS) - 1
 """The lower bits of its subscriptions' ids: all requests of one read are one group. Partitions count from 1."""
+ACK_GROUP = GATEWAY_GROUP - 1
+"""The same of the subscriptions to acks of consumers."""
 DENIAL_CHARS_MAX = 400
 """Of a log line about a denied request."""
 SLICE_US = 1_000
@@ -123,6 +126,9 @@ class Part(Protocol):
 
     def heard(self, subject: str, now: Now) -> None:
         """A message without a reply subject has come."""
+
+    def acks_received(self, group: MessageGroup, now: Now) -> None:
+        """Acks of consumers have come, in one read."""
 
     def interest_lost(self, subjects: Sequence[bytes], now: Now) -> None:
         """Watched subjects have no subscriber any more."""
@@ -223,6 +229,9 @@ class Gateway:
     def refused(self, sid: int, reason: str) -> None:
         """Note that NATS refused one of its subscriptions."""
         self._ownership.refused(sid, reason, self.node.now)
+        if sid & GATEWAY_GROUP == ACK_GROUP:
+            text = f"NATS refuses the subscription to acks of consumers: {reason}; allow the brokers `$JS.ACK.>`"
+            self.node.outbox.step.notices.append(text)
 
     @property
     def is_decided(self) -> bool:
@@ -244,6 +253,12 @@ class Gateway:
         self._add(group, 0, now)
         self._raise_bug()
         return False
+
+    def acks_received(self, group: MessageGroup, now: Now) -> None:
+        """Take the acks of consumers of one read of the NATS connection."""
+        for part in self.parts:
+            self._try(partial(part.acks_received, group, now))
+        self._raise_bug()
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
         """Take API requests that another broker passed on. Raise RemoteError (bad_request)."""
@@ -417,6 +432,10 @@ class Gateway:
         allowed = self.read_subjects(state)
         is_all = any(all(is_within(one, pattern) for one in state.config.subjects) for pattern in patterns)
         return allowed if allowed and is_all else patterns
+
+    def take_again(self, calls: Sequence[ApiCall]) -> None:
+        """Serve calls that waited, in a later turn."""
+        self._queue.calls.extend(calls)
 
     def converse(self, call: ApiCall, subject: ApiSubject, now: Now, conversation: Conversation) -> None:
         """Answer a call with what the conversation returns, or with its refusal."""

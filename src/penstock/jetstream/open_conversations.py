@@ -10,14 +10,16 @@ all its questions; what an optional one lacks by then is left out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
 from penstock.jetstream.api_call import ApiCall, ApiSubject
-from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
+from penstock.jetstream.conversations import Answered, Asked, Conversation, Deed, Question
 from penstock.jetstream.errors import (
     ApiError,
     api_error,
@@ -28,7 +30,7 @@ from penstock.jetstream.errors import (
 )
 from penstock.jetstream.node_access import Heard
 from penstock.jetstream.partition_streams import addressed
-from penstock.messages import Response
+from penstock.messages import Request, Response
 from penstock.node.step import Payload
 
 if TYPE_CHECKING:
@@ -122,21 +124,22 @@ class OpenConversations:
         for number, question in enumerate(one.questions):
             if one.answers[number] is None:
                 heard = partial(self._heard, one, number, question, one.questions)
-                if question.of is None or question.of == node.broker_id:
+                if isinstance(question.request, Deed):
+                    _begin(question.request, partial(self._heard, one, number, question, one.questions))
+                elif question.of is None or question.of == node.broker_id:
                     self._gateway.ask(question.request, now, heard)
                 else:
-                    self._ask_other(question, heard)
+                    self._ask_other(question.of, question.request, heard)
 
-    def _ask_other(self, question: Question, heard: Heard) -> None:
+    def _ask_other(self, of: BrokerId, asked: Request, heard: Heard) -> None:
         """Ask another broker; the rights are checked here, for brokers may do everything there."""
-        assert question.of is not None
-        request = addressed(question.request)
+        request = addressed(asked)
         try:
             self._gateway.authorization.check(request)
         except RemoteError as refusal:
             heard(refusal, None)
         else:
-            self._gateway.node.ask_peer(question.of, request, lambda response, raw: heard(response, bytes(raw)))
+            self._gateway.node.ask_peer(of, request, lambda response, raw: heard(response, bytes(raw)))
 
     def _heard(
         self,
@@ -144,8 +147,8 @@ class OpenConversations:
         number: int,
         question: Question,
         questions: Asked,
-        response: Response | RemoteError,
-        payload: Payload,
+        response: Response | RemoteError | None,
+        payload: Payload = None,
     ) -> None:
         if one not in self.open or one.questions is not questions:
             return
@@ -165,3 +168,11 @@ class OpenConversations:
             self._gateway.refuse(one.call, one.subject, end)
         else:
             self._gateway.answer(one.call, end)
+
+
+def _begin(deed: Deed, heard: Callable[[RemoteError | None], None]) -> None:
+    """Do something; an error that it raises is its end."""
+    try:
+        deed.begin(heard)
+    except RemoteError as refusal:
+        heard(refusal)

@@ -64,7 +64,17 @@ Any other value is kept as the table says, or refused with err_code 10052 and th
 
 _CONSUMERS = """
 ## Fields of a consumer's config
-Consumers without acks are supported (`ack_policy` `none`), with the same rule for fields ([why](../adr/0094-readers-live-in-memory-at-the-leader.md)).
+The same rule holds for these fields.
+A consumer with acks, a durable one, and one with a priority policy is stored beside its stream, and goes on at the next leader ([why](../adr/0107-consumers-are-rows-beside-their-partition.md)); any other is in the memory of the stream's leader ([why](../adr/0094-readers-live-in-memory-at-the-leader.md)).
+
+- **`CREATE`, `DURABLE.CREATE`, `DELETE`, `PAUSE`, `RESET`** of a stored consumer are answered once they are committed; `UNPIN`, `INFO`, `NAMES`, `LIST` as by nats-server.
+- **Acks:** empty, `+ACK`, `-NAK`, `-NAK {"delay": ns}`, `+WPI`, `+TERM`, `+TERM reason`, `+NXT` with a pull request. One with a reply subject is answered once it is committed; one that names no delivery of its consumer changes nothing, and gets no answer.
+- **The last three digits of the nanoseconds in a reply subject** are a token; timestamps are in µs.
+- **A late ack of an earlier delivery** counts if it is `+ACK` or `+TERM`; a late `-NAK` or `+WPI` changes nothing, where nats-server takes it for the message that another client has in hand.
+- **Advisories** `MAX_DELIVERIES`, `MSG_NAKED`, `MSG_TERMINATED`, `CREATED`, `DELETED`, `PAUSE`, `PINNED`, `UNPINNED` and the metric `ACK` are published as by nats-server, up to 100 a second of each broker; the others are left out.
+- **A message that is gone** (deleted, purged, expired, past a limit) leaves those in hand; `num_ack_pending` falls.
+- **A consumer whose reader ends for want of a right** is not deleted: it is served again by the stream's next leader.
+- A durable consumer with `last_per_subject` begins again with all messages behind its position if its leader changes before it has sent the last one of each subject.
 
 | field | default | another value | note |
 |---|---|---|---|

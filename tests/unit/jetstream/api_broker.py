@@ -15,7 +15,7 @@ from typing import Any, Self
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.jetstream.api import jetstream_gateway
-from penstock.jetstream.gateway import ALL_RIGHTS, GATEWAY_GROUP, ApiRights
+from penstock.jetstream.gateway import ACK_GROUP, ALL_RIGHTS, GATEWAY_GROUP, ApiRights
 from penstock.jetstream.node_access import GatewayCaller
 from penstock.messages import PassApiCallsRequest, PassApiCallsResponse, Request
 from penstock.metadata.api_decisions import ApiDecision
@@ -130,9 +130,17 @@ class WithApi(Broker):
             for sid, pattern in self.nats.subscriptions.items()
             if sid & GATEWAY_GROUP == GATEWAY_GROUP and _matches(pattern, message[0].decode(errors="replace"))
         ]
+        acks = [
+            message
+            for message in messages
+            for sid, pattern in self.nats.subscriptions.items()
+            if sid & GATEWAY_GROUP == ACK_GROUP and _matches(pattern, message[0].decode(errors="replace"))
+        ]
+        if acks:
+            self.gateway.acks_received(group_of(acks), self.clock.now)
         if asked:
             self.take_calls(asked)
-        if len(asked) < len(messages):
+        if len(asked) + len(acks) < len(messages):
             super().deliver(messages)
         self.turn()
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from penstock.broker.nats.link import LinkEvent
 from penstock.hot.message_group import MessageGroup
-from penstock.jetstream.gateway import GATEWAY_GROUP
+from penstock.jetstream.gateway import ACK_GROUP, GATEWAY_GROUP
 
 
 class ApiLinkOwner(Protocol):
@@ -19,6 +19,9 @@ class ApiLinkOwner(Protocol):
 
     def calls_received(self, calls: MessageGroup) -> None:
         """Requests of one read, and answers to the gateway's own."""
+
+    def acks_received(self, acks: MessageGroup) -> None:
+        """Acks of consumers of one read."""
 
     def api_link_event(self, event: LinkEvent) -> None:
         """An event of the link."""
@@ -31,7 +34,9 @@ class ApiLinkEvents:
         self._owner = owner
 
     def groups_received(self, groups: dict[int, MessageGroup]) -> None:
-        """Pass on the requests."""
+        """Pass on acks and requests: who asks for more has acked before."""
+        if (acks := groups.get(ACK_GROUP)) is not None:
+            self._owner.acks_received(acks)
         if (calls := groups.get(GATEWAY_GROUP)) is not None:
             self._owner.calls_received(calls)
 

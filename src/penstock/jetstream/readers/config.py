@@ -1,8 +1,9 @@
 """The config of a consumer: JetStream's fields, those that are refused, and how it is told.
 
 Rules: a field that is absent, null or at JetStream's default is accepted; what cannot be honoured is refused with 10052
-and the field's name. What only acks would use (`ack_wait`, `max_deliver`, …) has no effect without them, here as in
-JetStream, and is told as it was given. Errors come in the order of nats-server's checks.
+and the field's name. What only acks use (`ack_wait`, `max_deliver`, …) has no effect without them, here as in
+JetStream, and is told as it was given. Errors come in the order of nats-server's checks; those about acks and
+priorities are in `ack_checks`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.subjects import is_wildcard, is_within, matches, subject_mistake
-from penstock.jetstream.errors import ApiError, invalid_config, invalid_json, name_mismatch
+from penstock.jetstream.errors import ApiError, consumer_refusal, invalid_config, invalid_json, name_mismatch
+from penstock.jetstream.readers.ack_checks import (
+    ACK_PENDING_DEFAULT,
+    ACK_WAIT_NS_DEFAULT,
+    PIN_NS_DEFAULT,
+    check_backoff,
+    check_priorities,
+)
 from penstock.jetstream.stream_config import (
     API_LEVEL,
     API_VERSION,
@@ -38,12 +46,14 @@ METADATA_BYTES_MAX = 16 * limits.KIB  # JetStream: 128 KiB; it is held in memory
 MAX_WAITING_MAX = 4_096  # pull requests that wait at one consumer
 MAX_WAITING_DEFAULT = 512  # as JetStream
 INACTIVE_NS_DEFAULT = 5_000_000_000  # as JetStream
+ACK_PENDING_MAX = 1_000_000
+"""Messages without an ack of one consumer, some 40 bytes each."""
 
 _MS = 1_000_000  # ns
 _INT = "int"
 _DURATION = "time.Duration"
 FIELDS = (
-    ConfigField("durable_name", "string", "", ""),
+    ConfigField("durable_name", "string", "", "name"),
     ConfigField("name", "string", "", "name"),
     ConfigField("description", "string", "", "description"),
     ConfigField(
@@ -55,17 +65,17 @@ FIELDS = (
     ),
     ConfigField("opt_start_seq", "uint64", 0, "start"),
     ConfigField("opt_start_time", "string", "", "start"),
-    ConfigField("ack_policy", "AckPolicy", "none", "", choices=("none", "all", "explicit", "flow_control")),
-    ConfigField("ack_wait", _DURATION, 0, "no effect without acks"),
-    ConfigField("max_deliver", _INT, -1, "no effect without acks"),
-    ConfigField("backoff", "[]time.Duration", [], ""),
+    ConfigField("ack_policy", "AckPolicy", "none", "acks", choices=("none", "all", "explicit", "flow_control")),
+    ConfigField("ack_wait", _DURATION, 0, "ack_wait"),
+    ConfigField("max_deliver", _INT, -1, "max_deliver"),
+    ConfigField("backoff", "[]time.Duration", [], "backoff"),
     ConfigField("filter_subject", "string", "", "filter"),
     ConfigField("filter_subjects", "[]string", [], "filter"),
     ConfigField("replay_policy", "ReplayPolicy", "instant", "replay", choices=("instant", "original")),
     ConfigField("rate_limit_bps", "uint64", 0, "rate"),
-    ConfigField("sample_freq", "string", "", "no effect without acks"),
+    ConfigField("sample_freq", "string", "", "sample_freq"),
     ConfigField("max_waiting", _INT, 0, "max_waiting"),
-    ConfigField("max_ack_pending", _INT, 0, "no effect without acks"),
+    ConfigField("max_ack_pending", _INT, 0, "max_ack_pending"),
     ConfigField("flow_control", "bool", False, "flow_control"),
     ConfigField("headers_only", "bool", False, "headers_only"),
     ConfigField("max_batch", _INT, 0, "max_batch"),
@@ -75,33 +85,37 @@ FIELDS = (
     ConfigField("deliver_group", "string", "", "deliver_group"),
     ConfigField("idle_heartbeat", _DURATION, 0, "idle_heartbeat"),
     ConfigField("inactive_threshold", _DURATION, 0, "inactive_threshold"),
-    ConfigField("num_replicas", _INT, 0, "0 and 1: readers live in memory"),
-    ConfigField("mem_storage", "bool", False, "either: readers live in memory"),
+    ConfigField("num_replicas", _INT, 0, "0, or that of the stream"),
+    ConfigField("mem_storage", "bool", False, "either"),
     ConfigField("direct", "bool", False, ""),
     ConfigField("sourcing", "bool", False, ""),
     ConfigField("metadata", "map[string]string", {}, "metadata"),
     ConfigField("pause_until", "string", "", "pause_until"),
-    ConfigField("priority_groups", "[]string", [], ""),
+    ConfigField("priority_groups", "[]string", [], "priority_groups"),
     ConfigField(
-        "priority_policy", "PriorityPolicy", "none", "", choices=("none", "overflow", "pinned_client", "prioritized")
+        "priority_policy",
+        "PriorityPolicy",
+        "none",
+        "priority_policy",
+        choices=("none", "overflow", "pinned_client", "prioritized"),
     ),
-    ConfigField("priority_timeout", _DURATION, 0, ""),
+    ConfigField("priority_timeout", _DURATION, 0, "priority_timeout"),
 )
 _BY_NAME = {field.name: field for field in FIELDS}
-_REFUSED = ("durable_name", "ack_policy", "backoff", "direct", "sourcing", "priority_policy")
-_WHY = {
-    "durable_name": "durable consumers are not supported yet: leave it out, and set `inactive_threshold`",
-    "ack_policy": "consumers with acks are not supported yet; only `none` is",
-    "backoff": "it is for messages without an ack, and consumers with acks are not supported yet; leave it out",
-    "priority_policy": "priority groups (overflow, pinned_client, prioritized) are not supported yet; leave it out",
-    "num_replicas": "consumers without acks live in memory at the leader; only 0 and 1 are supported",
-}
+_REFUSED = ("direct", "sourcing")
 NOTES = {
-    "durable_name": "set `inactive_threshold` for a consumer that outlives its client for a while",
+    "durable_name": "it outlives its clients and the broker; no `inactive_threshold`: for ever",
     "name": "one token, up to 255 characters; drawn if there is none",
     "description": "up to 4 KiB",
     "deliver_policy": "all six",
-    "ack_policy": "only `none`",
+    "ack_policy": "`none`, `all` and `explicit`; `flow_control` is refused",
+    "ack_wait": "0: 30 s",
+    "max_deliver": "messages that reached it wait no longer for an ack",
+    "backoff": "its first value is `ack_wait`",
+    "sample_freq": "metrics of acks, at most 100 a second for each stream",
+    "max_ack_pending": f"0: {ACK_PENDING_DEFAULT}; up to {ACK_PENDING_MAX}, which -1 is, too",
+    "num_replicas": "0, or as the stream's; a consumer is where its stream is",
+    "mem_storage": "either: a consumer with acks, or a durable one, is stored with its stream",
     "filter_subject": "",
     "filter_subjects": f"up to {FILTERS_MAX}",
     "max_waiting": f"0: {MAX_WAITING_DEFAULT}; up to {MAX_WAITING_MAX}; pull only",
@@ -109,18 +123,29 @@ NOTES = {
     "rate_limit_bps": "push only",
     "idle_heartbeat": "push only, from 100 ms on",
     "deliver_subject": "makes a push consumer; no subject that a stream stores",
-    "inactive_threshold": "0: 5 s",
+    "inactive_threshold": "0: 5 s; of a durable consumer: none",
     "metadata": "up to 16 KiB",
-    "priority_groups": "",
-    "priority_policy": "`overflow`, `pinned_client` and `prioritized` are refused",
+    "priority_groups": "pull only",
+    "priority_policy": "all four",
+    "priority_timeout": "of `pinned_client`; 0: 2 minutes",
 }
 """Notes of the reference page, by field."""
+_NOT_NEGATIVE = (
+    "max_waiting",
+    "max_batch",
+    "max_expires",
+    "max_bytes",
+    "idle_heartbeat",
+    "inactive_threshold",
+    "priority_timeout",
+)
 _ALWAYS_TOLD = ("deliver_policy", "ack_policy", "replay_policy", "max_deliver", "num_replicas")
 _NOT_UPDATED = {  # as nats-server words it
     "deliver_policy": "deliver policy",
     "mem_storage": "storage type",
     "opt_start_seq": "start sequence",
     "opt_start_time": "start time",
+    "ack_policy": "ack policy",
     "replay_policy": "replay policy",
     "idle_heartbeat": "heart beats",
     "flow_control": "flow control",
@@ -136,11 +161,6 @@ class ConsumerRequest(NamedTuple):
     config: Config
     action: str
     is_pedantic: bool
-
-
-def refusal(err_code: int, text: str, code: int = 400) -> ApiError:
-    """Return one of nats-server's refusals of consumers."""
-    return ApiError(code, err_code, text)
 
 
 def consumer_not_found() -> ApiError:
@@ -192,7 +212,7 @@ def parsed_time_us(text: str) -> int:
 
 
 class ReaderConfig(msgspec.Struct, frozen=True):
-    """A consumer without acks. Times are µs, sizes bytes; 0: none, unless another is said."""
+    """A consumer. Times are µs, sizes bytes; 0: none, unless another is said."""
 
     told: Config  # as it is told: in nats-server's order, without what is at its default
     filters: tuple[str, ...] = ()  # empty: all
@@ -210,8 +230,23 @@ class ReaderConfig(msgspec.Struct, frozen=True):
     deliver_subject: str = ""
     deliver_group: str = ""
     heartbeat_us: int = 0
-    inactive_us: int = INACTIVE_NS_DEFAULT // 1_000
+    inactive_us: int = INACTIVE_NS_DEFAULT // 1_000  # 0: never
     pause_us: int = 0  # wall time
+    is_durable: bool = False
+    acks: str = "none"  # the policy
+    ack_wait_us: int = 0
+    backoff_us: tuple[int, ...] = ()
+    max_deliver: int = 0
+    max_ack_pending: int = 0
+    sample_percent: int = 0  # of acks, of which metrics are told
+    priority: str = "none"  # the policy
+    priority_groups: tuple[str, ...] = ()
+    pin_us: int = 0
+
+    @property
+    def is_stored(self) -> bool:
+        """True if it outlives the leadership of its broker: its state is written as rows."""
+        return self.is_durable or self.acks != "none" or self.priority != "none"
 
     @property
     def is_push(self) -> bool:
@@ -220,7 +255,7 @@ class ReaderConfig(msgspec.Struct, frozen=True):
     def told_as(self) -> Config:
         """Return `config` of a consumer's info."""
         metadata = self.told.get("metadata", {})
-        level = "1" if self.pause_us else "0"
+        level = "1" if self.pause_us or self.priority != "none" else "0"
         added = {"_nats.level": str(API_LEVEL), "_nats.req.level": level, "_nats.ver": API_VERSION}
         return {**self.told, "metadata": {**added, **metadata}}
 
@@ -229,17 +264,24 @@ def reader_config(state: StreamState, given: Config, *, pedantic: bool = False) 
     """Return a checked config, completed as nats-server does. Raise ApiError."""
     config = {field.name: given.get(field.name, field.default) for field in FIELDS}
     limited = consumer_limits(state)
-    _complete(config, limited, is_pedantic=pedantic)
+    is_durable = bool(config["durable_name"])
+    _complete(config, limited, is_durable=is_durable, is_pedantic=pedantic)
     _check(state, config)
     if 0 < limited.ack_pending < config["max_ack_pending"]:
-        raise refusal(10121, f"consumer max ack pending exceeds system limit of {limited.ack_pending}")
+        raise consumer_refusal(10121, f"consumer max ack pending exceeds system limit of {limited.ack_pending}")
     if 0 < limited.inactive_ns < config["inactive_threshold"]:
-        raise refusal(10153, f"consumer inactive threshold exceeds system limit of {limited.inactive_ns / 1e9:g}s")
-    _refuse(config)
+        raise consumer_refusal(
+            10153, f"consumer inactive threshold exceeds system limit of {limited.inactive_ns / 1e9:g}s"
+        )
+    _refuse(state, config)
     filters = (config["filter_subject"],) if config["filter_subject"] else tuple(config["filter_subjects"])
+    return _of(config, () if any(_covers_all(one, state.config.subjects) for one in filters) else filters)
+
+
+def _of(config: Config, filters: tuple[str, ...]) -> ReaderConfig:
     return ReaderConfig(
         told=_told(config),
-        filters=() if any(_covers_all(one, state.config.subjects) for one in filters) else filters,
+        filters=filters,
         policy=config["deliver_policy"],
         start_seq=config["opt_start_seq"],
         start_us=parsed_time_us(config["opt_start_time"]) if config["opt_start_time"] else 0,
@@ -256,7 +298,22 @@ def reader_config(state: StreamState, given: Config, *, pedantic: bool = False) 
         heartbeat_us=config["idle_heartbeat"] // 1_000,
         inactive_us=config["inactive_threshold"] // 1_000,
         pause_us=_pause_us(config["pause_until"]),
+        is_durable=bool(config["durable_name"]),
+        acks=config["ack_policy"],
+        ack_wait_us=config["ack_wait"] // 1_000,
+        backoff_us=tuple(wait // 1_000 for wait in config["backoff"]),
+        max_deliver=max(0, config["max_deliver"]),
+        max_ack_pending=config["max_ack_pending"] if config["max_ack_pending"] > 0 else ACK_PENDING_MAX,
+        sample_percent=min(100, int(config["sample_freq"].removesuffix("%") or 0)),
+        priority=config["priority_policy"],
+        priority_groups=tuple(config["priority_groups"]),
+        pin_us=config["priority_timeout"] // 1_000,
     )
+
+
+def stored_config(told: Config, filters: tuple[str, ...]) -> ReaderConfig:
+    """Return the config of a consumer from what was stored when it was created."""
+    return _of({field.name: told.get(field.name, field.default) for field in FIELDS}, filters)
 
 
 def _covers_all(pattern: str, subjects: Sequence[str]) -> bool:
@@ -282,9 +339,11 @@ def check_update(old: ReaderConfig, new: ReaderConfig) -> None:
     for name, words in _NOT_UPDATED.items():
         if name == "max_waiting" and old.is_push != new.is_push:
             kinds = ("pull", "push") if new.is_push else ("push", "pull")
-            raise refusal(10012, f"can not update {kinds[0]} consumer to {kinds[1]} based", 500)
+            raise consumer_refusal(10012, f"can not update {kinds[0]} consumer to {kinds[1]} based", 500)
         if _value(old, name) != _value(new, name):
-            raise refusal(10012, f"{words} can not be updated", 500)
+            raise consumer_refusal(10012, f"{words} can not be updated", 500)
+    if old.is_durable != new.is_durable:
+        raise consumer_refusal(10012, "durable name can not be updated", 500)
 
 
 def _value(config: ReaderConfig, name: str) -> Any:
@@ -302,27 +361,45 @@ def _in_order(config: Config) -> Config:
     return {name: config[name] for name in _BY_NAME if name in config}
 
 
-def _complete(config: Config, limited: ConsumerLimits, *, is_pedantic: bool) -> None:
+def _complete(config: Config, limited: ConsumerLimits, *, is_durable: bool, is_pedantic: bool) -> None:
     if config["max_deliver"] == 0 or config["max_deliver"] < -1:
         if is_pedantic and config["max_deliver"] < -1:
-            raise refusal(10157, "pedantic mode: max_deliver must be set to -1")
+            raise consumer_refusal(10157, "pedantic mode: max_deliver must be set to -1")
         config["max_deliver"] = -1
     if config["max_ack_pending"] < -1:
         config["max_ack_pending"] = -1
-    for name in ("max_waiting", "max_batch", "max_expires", "max_bytes", "idle_heartbeat", "inactive_threshold"):
+    for name in _NOT_NEGATIVE:
         if config[name] < 0:
             if is_pedantic:
-                raise refusal(10157, f"pedantic mode: {name} must not be negative")
+                raise consumer_refusal(10157, f"pedantic mode: {name} must not be negative")
             config[name] = 0
     if config["pause_until"] in (NO_TIME, None):
         config["pause_until"] = ""
     if not config["deliver_subject"] and not config["max_waiting"]:
         config["max_waiting"] = MAX_WAITING_DEFAULT
+    _complete_acks(config, limited, is_pedantic=is_pedantic)
     if not config["inactive_threshold"]:
         if is_pedantic and limited.inactive_ns:
             text = "inactive_threshold must be set if it's configured in stream limits"
-            raise refusal(10157, f"pedantic mode: {text}")
-        config["inactive_threshold"] = limited.inactive_ns or INACTIVE_NS_DEFAULT
+            raise consumer_refusal(10157, f"pedantic mode: {text}")
+        config["inactive_threshold"] = limited.inactive_ns or (0 if is_durable else INACTIVE_NS_DEFAULT)
+    if config["priority_policy"] == "pinned_client" and not config["priority_timeout"]:
+        config["priority_timeout"] = PIN_NS_DEFAULT
+
+
+def _complete_acks(config: Config, limited: ConsumerLimits, *, is_pedantic: bool) -> None:
+    has_acks = config["ack_policy"] in ("explicit", "all")
+    if has_acks and not config["ack_wait"]:
+        config["ack_wait"] = ACK_WAIT_NS_DEFAULT
+    if config["backoff"]:
+        if is_pedantic and config["ack_wait"] != config["backoff"][0]:
+            raise consumer_refusal(10157, "pedantic mode: first backoff value has to equal batch AckWait")
+        config["ack_wait"] = config["backoff"][0]
+    if not config["max_ack_pending"] and has_acks:
+        if is_pedantic and limited.ack_pending > 0:
+            text = "max_ack_pending must be set if it's configured in stream limits"
+            raise consumer_refusal(10157, f"pedantic mode: {text}")
+        config["max_ack_pending"] = limited.ack_pending if limited.ack_pending > 0 else ACK_PENDING_DEFAULT
 
 
 def _check(state: StreamState, config: Config) -> None:
@@ -332,13 +409,12 @@ def _check(state: StreamState, config: Config) -> None:
         if config[name] and not is_name(config[name]):
             raise invalid_config(f"{words} {bad_name}")
     if config["num_replicas"] < 0:
-        raise refusal(10133, "replicas count cannot be negative")
+        raise consumer_refusal(10133, "replicas count cannot be negative")
     if config["num_replicas"] > max(1, state.config.replicas or 1):
-        raise refusal(10126, "consumer config replica count exceeds parent stream")
-    if config["ack_wait"] < 0:
-        raise refusal(10183, "consumer ack wait needs to be positive")
+        raise consumer_refusal(10126, "consumer config replica count exceeds parent stream")
+    check_backoff(config)
     if len(config["description"].encode()) > DESCRIPTION_BYTES_MAX:
-        raise refusal(10107, f"consumer description is too long, maximum allowed is {DESCRIPTION_BYTES_MAX}")
+        raise consumer_refusal(10107, f"consumer description is too long, maximum allowed is {DESCRIPTION_BYTES_MAX}")
     if config["deliver_subject"]:
         _check_push(state, config)
     else:
@@ -347,37 +423,34 @@ def _check(state: StreamState, config: Config) -> None:
     _check_start(config)
     sampled = config["sample_freq"].removesuffix("%")
     if sampled and not re.fullmatch(r"\+?\d{1,18}", sampled):
-        raise refusal(
+        raise consumer_refusal(
             10095,
             f'failed to parse consumer sampling configuration: strconv.Atoi: parsing "{sampled[:64]}": invalid syntax',
         )
     if config["flow_control"] and not config["idle_heartbeat"]:
-        raise refusal(10108, "consumer with flow control also needs heartbeats")
+        raise consumer_refusal(10108, "consumer with flow control also needs heartbeats")
     if config["durable_name"] and config["name"] and config["name"] != config["durable_name"]:
-        raise refusal(10132, "Consumer Durable and Name have to be equal if both are provided")
+        raise consumer_refusal(10132, "Consumer Durable and Name have to be equal if both are provided")
     if sum(len(one.encode()) + len(other.encode()) for one, other in config["metadata"].items()) > METADATA_BYTES_MAX:
         size = f"{METADATA_BYTES_MAX // limits.KIB}KB"
-        raise refusal(10135, f"consumer metadata exceeds maximum size of {size}")
-    if config["priority_policy"] == "none" and config["priority_groups"]:
-        raise refusal(10196, "consumer can not have priority groups when policy is none")
-    if config["priority_policy"] == "none" and config["priority_timeout"] > 0:
-        raise refusal(10197, "PinnedTTL cannot be set when PriorityPolicy is none")
+        raise consumer_refusal(10135, f"consumer metadata exceeds maximum size of {size}")
+    check_priorities(config)
 
 
 def _check_push(state: StreamState, config: Config) -> None:
     subject = config["deliver_subject"]
     if is_wildcard(subject):
-        raise refusal(10079, "consumer deliver subject has wildcards")
+        raise consumer_refusal(10079, "consumer deliver subject has wildcards")
     if subject_mistake(subject) is not None or subject_mistake(config["deliver_group"] or "x") is not None:
-        raise refusal(10112, "invalid push consumer deliver subject")
+        raise consumer_refusal(10112, "invalid push consumer deliver subject")
     if any(matches(one, subject) for one in state.config.subjects):
         raise delivery_cycle()
     if config["max_waiting"]:
-        raise refusal(10080, "consumer in push mode can not set max waiting")
+        raise consumer_refusal(10080, "consumer in push mode can not set max waiting")
     if config["max_ack_pending"] > 0 and config["ack_policy"] == "none":
-        raise refusal(10082, "consumer requires ack policy for max ack pending")
+        raise consumer_refusal(10082, "consumer requires ack policy for max ack pending")
     if 0 < config["idle_heartbeat"] < 100 * _MS:
-        raise refusal(10083, "consumer idle heartbeat needs to be >= 100ms")
+        raise consumer_refusal(10083, "consumer idle heartbeat needs to be >= 100ms")
 
 
 def delivery_cycle() -> ApiError:
@@ -386,21 +459,21 @@ def delivery_cycle() -> ApiError:
 
 def _check_pull(config: Config) -> None:
     if config["rate_limit_bps"]:
-        raise refusal(10086, "consumer in pull mode can not have rate limit set")
+        raise consumer_refusal(10086, "consumer in pull mode can not have rate limit set")
     if config["idle_heartbeat"]:
-        raise refusal(10088, "consumer idle heartbeat requires a push based consumer")
+        raise consumer_refusal(10088, "consumer idle heartbeat requires a push based consumer")
     if config["flow_control"]:
-        raise refusal(10089, "consumer flow control requires a push based consumer")
+        raise consumer_refusal(10089, "consumer flow control requires a push based consumer")
     if 0 < config["max_expires"] < _MS:
-        raise refusal(10115, "consumer max request expires needs to be >= 1ms")
+        raise consumer_refusal(10115, "consumer max request expires needs to be >= 1ms")
 
 
 def _check_filters(config: Config) -> None:
     one, several = config["filter_subject"], config["filter_subjects"]
     if one and several:
-        raise refusal(10136, "consumer cannot have both FilterSubject and FilterSubjects specified")
+        raise consumer_refusal(10136, "consumer cannot have both FilterSubject and FilterSubjects specified")
     if "" in several:
-        raise refusal(10139, "consumer filter in FilterSubjects cannot be empty")
+        raise consumer_refusal(10139, "consumer filter in FilterSubjects cannot be empty")
     if len(several) > FILTERS_MAX:
         raise invalid_config(f"filter_subjects: {len(several)} subjects; the limit is {FILTERS_MAX}")
     filters = [one] if one else several
@@ -410,7 +483,7 @@ def _check_filters(config: Config) -> None:
     if len(set(filters)) < len(filters) or any(
         is_within(subject, pattern) for pattern in patterns for subject in filters if subject is not pattern
     ):
-        raise refusal(10138, "consumer subject filters cannot overlap")
+        raise consumer_refusal(10138, "consumer subject filters cannot overlap")
 
 
 def _check_start(config: Config) -> None:
@@ -419,27 +492,34 @@ def _check_start(config: Config) -> None:
     says = f"consumer delivery policy is deliver {'by ' if policy.startswith('by') else ''}{words}, but optional"
     has_seq, has_time = bool(config["opt_start_seq"]), bool(config["opt_start_time"])
     if policy == "by_start_sequence" and not has_seq:
-        raise refusal(10094, f"{says} start sequence is not set")
+        raise consumer_refusal(10094, f"{says} start sequence is not set")
     if policy == "by_start_time" and not has_time:
-        raise refusal(10094, f"{says} start time is not set")
+        raise consumer_refusal(10094, f"{says} start time is not set")
     if has_seq and policy != "by_start_sequence":
-        raise refusal(10094, f"{says} start sequence is also set")
+        raise consumer_refusal(10094, f"{says} start sequence is also set")
     if has_time and policy != "by_start_time":
-        raise refusal(10094, f"{says} start time is also set")
+        raise consumer_refusal(10094, f"{says} start time is also set")
     if policy == "last_per_subject" and not (config["filter_subject"] or config["filter_subjects"]):
-        raise refusal(10094, f"{says} filter subject is not set")
+        raise consumer_refusal(10094, f"{says} filter subject is not set")
 
 
-def _refuse(config: Config) -> None:
+def _refuse(state: StreamState, config: Config) -> None:
     """Raise ApiError (10052) for what is not supported."""
-    refused = [name for name in _REFUSED if config[name] != _BY_NAME[name].default]
-    if config["num_replicas"] > 1:
-        refused.append("num_replicas")
+    for name in _REFUSED:
+        if config[name] != _BY_NAME[name].default:
+            raise invalid_config(f"{name}: this is not supported; leave it out")
+    if config["ack_policy"] == "flow_control":
+        raise invalid_config("ack_policy: flow_control is not supported; use explicit")
+    replicas = max(1, state.config.replicas or 1)
+    is_reader = config["ack_policy"] == "none" and not config["durable_name"] and config["priority_policy"] == "none"
+    if config["num_replicas"] not in (0, 1 if is_reader else replicas):
+        why = "consumers without acks live in memory at the leader; only 0 and 1 are supported"
+        why = why if is_reader else f"a consumer is stored with its stream: 0, or {replicas} as the stream's"
+        raise invalid_config(f"num_replicas: {why}")
     if config["max_waiting"] > MAX_WAITING_MAX:
         raise invalid_config(f"max_waiting: {config['max_waiting']} is above the limit of {MAX_WAITING_MAX}")
-    if refused:
-        name = refused[0]
-        raise invalid_config(f"{name}: {_WHY.get(name, 'this is not supported; leave it out')}")
+    if config["max_ack_pending"] > ACK_PENDING_MAX:
+        raise invalid_config(f"max_ack_pending: {config['max_ack_pending']} is above the limit of {ACK_PENDING_MAX}")
 
 
 def is_name(name: str) -> bool:

@@ -19,6 +19,7 @@ from penstock.hot.deliveries import Cursor, Filter
 from penstock.jetstream.errors import unavailable
 from penstock.jetstream.readers.chunks import Chunk
 from penstock.jetstream.readers.reader import Reader
+from penstock.live.row_set import RowSet
 from penstock.metadata.image import StreamState
 from penstock.node.partition.partition import Shown
 
@@ -84,6 +85,7 @@ class Feed:
         self.readers: dict[str, Reader] = {}
         self.reader_of: dict[Cursor, Reader] = {}
         self.followers: list[Cursor] = []
+        self.stored_followers: dict[Reader, None] = {}  # served one by one: each has a state of its own
         self.tail_end = end
         self.is_polling = False
         self.is_closed = False
@@ -105,6 +107,11 @@ class Feed:
         self._cache = cache
 
     # What is deleted
+
+    @property
+    def hidden(self) -> RowSet | None:
+        """The rows that are deleted, as of the last look."""
+        return self._shown.hidden
 
     def look(self) -> Shown | None:
         """Return what readers are shown now; None: this broker has no such log any more."""
@@ -214,14 +221,20 @@ class Feed:
     def find(self, reader: Reader) -> Chunk | None:
         """Return rows in memory from the reader's next offset on."""
         offset = reader.cursor.next_offset
-        for chunk in reversed(self._recent):
-            if chunk.begin <= offset < chunk.end:
-                chunk.mask(self._shown.hidden)
-                return chunk
+        if (chunk := self.recent(offset)) is not None:
+            return chunk
         found = self._cache.find(self.stream_id, self.fetch_filters(reader), offset)
         if found is not None:
             found.mask(self._shown.hidden)
         return found
+
+    def recent(self, offset: int) -> Chunk | None:
+        """Return rows before the tail that hold an offset, if they are in memory."""
+        for chunk in reversed(self._recent):
+            if chunk.begin <= offset < chunk.end:
+                chunk.mask(self._shown.hidden)
+                return chunk
+        return None
 
     def keep(self, chunk: Chunk) -> None:
         """Keep rows that were read for readers that catch up."""
@@ -234,11 +247,28 @@ class Feed:
         cursor = reader.cursor
         cursor.pending = -cursor.filter.seen
         reader.counted_under = self.version
-        self.followers.append(cursor)
+        if reader.led is None:
+            self.followers.append(cursor)
+        else:
+            self.stored_followers[reader] = None
+
+    def take_stored_followers(self, chunk: Chunk) -> list[Reader]:
+        """Return the stored consumers for which a chunk has something; the others pass it."""
+        wanting = []
+        for reader in self.stored_followers:
+            cursor = reader.cursor
+            if cursor.pending + cursor.filter.seen > 0:
+                wanting.append(reader)
+            else:
+                cursor.next_offset = max(cursor.next_offset, chunk.end)
+        return wanting
 
     def unfollow(self, cursors: Iterable[Cursor]) -> Iterator[Reader]:
         """Take these out of the followers."""
         gone = dict.fromkeys(cursors)  # in their order: a run of the simulator repeats
-        self.followers = [cursor for cursor in self.followers if cursor not in gone]
-        for cursor in gone:
-            yield self.reader_of[cursor]
+        found = [self.reader_of[cursor] for cursor in gone]
+        for reader in found:
+            self.stored_followers.pop(reader, None)
+        if any(reader.led is None for reader in found):
+            self.followers = [cursor for cursor in self.followers if cursor not in gone]
+        yield from found

@@ -5,8 +5,8 @@ Rules: they reach the leader of the stream, which holds its readers. Answers and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,9 +18,18 @@ from penstock.base.ids import Offset
 from penstock.hot.deliveries import UNLIMITED
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
-from penstock.jetstream.conversations import Answered, Asked, Conversation
-from penstock.jetstream.errors import invalid_json, not_empty, stream_not_found, too_many_rules, unavailable, unreadable
+from penstock.jetstream.conversations import Answered, Asked, Conversation, done
+from penstock.jetstream.errors import (
+    consumer_refusal,
+    invalid_json,
+    not_empty,
+    stream_not_found,
+    too_many_rules,
+    unavailable,
+    unreadable,
+)
 from penstock.jetstream.gateway import Gateway, Handler
+from penstock.jetstream.readers.ack_checks import BAD_GROUP, GROUP
 from penstock.jetstream.readers.config import (
     ConsumerRequest,
     ReaderConfig,
@@ -31,11 +40,12 @@ from penstock.jetstream.readers.config import (
     parsed_time_us,
     paused_until,
     reader_config,
-    refusal,
 )
+from penstock.jetstream.readers.feed import Feed
 from penstock.jetstream.readers.pulls import BadPullError, go_duration, parsed_pull, status
 from penstock.jetstream.readers.reader import Reader, new_cursor
 from penstock.jetstream.readers.starting import Start, pending_of, shown_now, start_of
+from penstock.jetstream.readers.stored.led import LedConsumer, ack_config, told_bytes
 from penstock.jetstream.readers.table import READERS_MAX, Readers
 from penstock.jetstream.stream_config import consumer_limits, json_object
 from penstock.jetstream.stream_state import NO_TIME, api_time, need_one_partition
@@ -46,7 +56,6 @@ NAMES_PER_ANSWER = 1_024  # as JetStream
 INFOS_PER_ANSWER = 256  # as JetStream
 OPENING_MAX = 64
 """Readers that are being created at once."""
-_GROUP = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 _Info = Generator[Asked, list[Answered], dict[str, Any]]
 
 
@@ -57,8 +66,11 @@ class ConsumerApi:
         """`new_name` returns a name for a consumer without one."""
         self._gateway = gateway
         self._readers = readers
+        self._stored = readers.stored
+        self._stored.next_pull = self._next_after_ack
         self._new_name = new_name
         self._opening = 0
+        self._creating: set[tuple[int, str]] = set()  # streams and names of consumers
 
     def handlers(self) -> Mapping[str, Handler]:
         talks = {
@@ -75,11 +87,20 @@ class ConsumerApi:
 
         def talking(talk: Callable[[ApiCall, ApiSubject, Now], Conversation]) -> Handler:
             def handle(call: ApiCall, subject: ApiSubject, now: Now) -> None:
-                self._gateway.converse(call, subject, now, talk(call, subject, now))
+                self._gateway.converse(call, subject, now, self._when_known(talk, call, subject, now))
 
             return handle
 
         return {**{name: talking(talk) for name, talk in talks.items()}, "CONSUMER.MSG.NEXT": self._next}
+
+    def _when_known(
+        self, talk: Callable[[ApiCall, ApiSubject, Now], Conversation], call: ApiCall, subject: ApiSubject, now: Now
+    ) -> Conversation:
+        """Begin once it is known which stored consumers the stream has."""
+        state = self._gateway.stream(subject.stream)
+        if state is not None and self._stored.leaderships.unknown(state) is not None:
+            yield from done(partial(self._stored.leaderships.know, state))
+        return (yield from talk(call, subject, now))
 
     # Create
 
@@ -89,22 +110,25 @@ class ConsumerApi:
         name, _, filtered = subject.rest.partition(".")
         is_durable = subject.operation == "CONSUMER.DURABLE.CREATE"
         if set(name) & set("\\/"):
-            raise refusal(10127, "Consumer name can not contain path separators")
+            raise consumer_refusal(10127, "Consumer name can not contain path separators")
         durable = given.get("durable_name") or ""
         if is_durable and not durable:
-            raise refusal(10018, "consumer expected to be durable but a durable name was not set")
+            raise consumer_refusal(10018, "consumer expected to be durable but a durable name was not set")
         if (is_durable or (name and durable)) and name != durable:
-            raise refusal(10017, "consumer name in subject does not match durable name in request")
+            raise consumer_refusal(10017, "consumer name in subject does not match durable name in request")
         if not name and durable:
-            raise refusal(10020, "consumer expected to be ephemeral but a durable name was set in request")
+            raise consumer_refusal(10020, "consumer expected to be ephemeral but a durable name was set in request")
         if name:
             given["name"] = name
         if filtered and given.get("filter_subjects"):
-            raise refusal(10137, "consumer with multiple subject filters cannot use subject based API")
+            raise consumer_refusal(10137, "consumer with multiple subject filters cannot use subject based API")
         if filtered and given.get("filter_subject", "") != filtered:
-            raise refusal(10131, "Consumer create request did not match filtered subject from create subject")
+            raise consumer_refusal(10131, "Consumer create request did not match filtered subject from create subject")
         state = self._stream(subject)
         need_one_partition(self._gateway, state)
+        place = state.stream_id, given.get("name") or ""
+        if self._is_changing(place):
+            yield from done(partial(self._when_settled, place))
         given = {field: value for field, value in given.items() if value is not None}
         existing = self._readers.find(state, given.get("name") or "")
         if existing is not None:
@@ -114,10 +138,27 @@ class ConsumerApi:
             yield from self._update(state, existing, config, request, now)
             reader = existing
         elif request.action == "update":
-            raise refusal(10149, "consumer does not exist")
+            raise consumer_refusal(10149, "consumer does not exist")
         else:
-            reader = yield from self._open(state, config, given.get("name") or "", now)
+            self._creating.add(place)
+            try:
+                reader = yield from self._open(state, config, place[1], now)
+            finally:
+                self._creating.discard(place)
         return json_answer(subject.operation, **(yield from self._fields(reader)))
+
+    def _is_changing(self, place: tuple[int, str]) -> bool:
+        """True if a consumer with this name is being created or deleted."""
+        feed = self._readers.feed_of_id(place[0])
+        reader = None if feed is None else feed.readers.get(place[1])
+        is_ending = reader is not None and reader.led is not None and reader.led.is_deleted
+        return bool(place[1]) and (place in self._creating or is_ending)
+
+    def _when_settled(self, place: tuple[int, str], told: Callable[[RemoteError | None], None]) -> None:
+        """Go on once no consumer with this name is being created or deleted: clients may ask for it at once."""
+        if self._is_changing(place):
+            raise RemoteError(ErrorCode.NOT_YET, "a consumer with this name is being created or deleted")
+        told(None)
 
     def _readable(self, state: StreamState, config: ReaderConfig) -> ReaderConfig:
         """Return the config with a filter for what the API's user may read, if that is not all. Raise ApiError,
@@ -141,9 +182,11 @@ class ConsumerApi:
         if config.is_push:
             self._check_inbox(config.deliver_subject)
         if readers.total + self._opening >= READERS_MAX:
-            raise refusal(10026, "maximum consumers limit reached")
+            raise consumer_refusal(10026, "maximum consumers limit reached")
         if self._opening >= OPENING_MAX:
             raise unavailable("too many consumers are being created; ask again in a moment")
+        if config.is_stored:
+            yield from self._obtain_log(state)
         feed = readers.feed(state)
         self._opening += 1
         feed.opening += 1
@@ -162,13 +205,19 @@ class ConsumerApi:
             raise refused
         self._gateway.check(_read_of(state, config))  # rights may have changed meanwhile
         if 0 < consumer_limits(state).consumers <= len(feed.readers):
-            raise refusal(10026, "maximum consumers limit reached")
+            raise consumer_refusal(10026, "maximum consumers limit reached")
         feed.check_room(config.filters)
         readers.check_room(start)  # others may have begun meanwhile
         if not name:
             name = self._new_name()
         elif name in feed.readers:
-            raise refusal(10013, "consumer name already in use")
+            raise consumer_refusal(10013, "consumer name already in use")
+        if config.is_stored:
+            reader = yield from self._store(state, feed, config, name, start)
+            reader.cursor.want(start.wanted, start.resume)
+            reader.told_pending = pending.messages
+            readers.begin(feed, reader, pending, self._gateway.node.now)
+            return reader
         now = self._gateway.node.now
         cursor = new_cursor(feed.filter_of(config.filters), state.name, name, start.offset)
         cursor.want(start.wanted, start.resume)
@@ -179,10 +228,48 @@ class ConsumerApi:
         readers.add(feed, reader, pending, now)
         return reader
 
+    def _obtain_log(self, state: StreamState) -> Generator[Asked, list[Answered], None]:
+        """Have a log of consumers beside the stream. Raise RemoteError."""
+        leaderships = self._stored.leaderships
+        if leaderships.of(state.stream_id) is None:
+            yield from done(partial(leaderships.add_log, state))
+            yield from done(partial(leaderships.obtain, state))
+
+    def _store(
+        self, state: StreamState, feed: Feed, config: ReaderConfig, name: str, start: Start
+    ) -> Generator[Asked, list[Answered], Reader]:
+        """Store a new consumer. Raise RemoteError, ApiError."""
+        leaderships = self._stored.leaderships
+        one = leaderships.of(state.stream_id)
+        if one is None or not self._readers.has_feed(feed):
+            raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
+        now = self._gateway.node.now
+        made = leaderships.new_state(name, self._new_name(), config, start.offset, now)
+        found: list[Reader] = []
+
+        def store(told: Callable[[RemoteError | None], None]) -> None:
+            one.writes.log.append(made.first_rows(), partial(stored, told))
+
+        def stored(told: Callable[[RemoteError | None], None], error: RemoteError | None) -> None:
+            """Its rows are committed: it is there, whether its client still waits for that or not."""
+            feed.opening -= 1
+            if error is None and leaderships.of(state.stream_id) is one and self._readers.has_feed(feed):
+                if name in feed.readers:  # one without acks has come meanwhile
+                    self._readers.remove([feed.readers[name]])
+                found.append(leaderships.add_reader(one, feed, name, config, made, now.wall_us, self._gateway.node.now))
+                self._stored.advisories.acted(feed.name, name, "create")
+            told(error)
+
+        feed.opening += 1
+        yield from done(store)
+        if not found:
+            raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
+        return found[0]
+
     def _check_inbox(self, subject: str) -> None:
         """Raise ApiError if nothing may be delivered there, or it would come back."""
         if (mistake := self._readers.deliveries.mistake(subject.encode())) is not None:
-            raise refusal(10112, f"invalid push consumer deliver subject: {mistake}")
+            raise consumer_refusal(10112, f"invalid push consumer deliver subject: {mistake}")
         if self._readers.comes_back(subject.encode()):
             raise delivery_cycle()
 
@@ -191,14 +278,18 @@ class ConsumerApi:
     ) -> Generator[Asked, list[Answered], None]:
         is_same = config == reader.config and "inactive_threshold" in request.config  # it is told with its default
         if request.action == "create" and not is_same:
-            raise refusal(10148, "consumer already exists")
+            raise consumer_refusal(10148, "consumer already exists")
         check_update(reader.config, config)
         if config.is_push and config.deliver_subject != reader.config.deliver_subject:
             self._check_inbox(config.deliver_subject)
             if self._readers.deliveries.has_interest(reader.inbox) is True:
-                raise refusal(10013, "consumer name already in use")
+                raise consumer_refusal(10013, "consumer name already in use")
         if config == reader.config:
             return
+        if reader.led is not None:
+            yield from self._store_config(reader, reader.led, config)
+            if not self._readers.is_here(reader):
+                raise consumer_not_found()
         has_other_filter = config.filters != reader.config.filters
         if has_other_filter:
             feed = self._readers.feed(state)
@@ -215,6 +306,13 @@ class ConsumerApi:
             feed.readers_left(1)
         else:
             self._readers.reconfigure(reader, config, now)
+
+    def _store_config(
+        self, reader: Reader, led: LedConsumer, config: ReaderConfig
+    ) -> Generator[Asked, list[Answered], None]:
+        """Store another config of a consumer. Raise RemoteError."""
+        told = told_bytes(reader.name, reader.created_us, config)
+        yield from done(partial(led.writes.store, led, led.state.update(ack_config(config), told)))
 
     # About one or all
 
@@ -239,18 +337,26 @@ class ConsumerApi:
     def _told(self, reader: Reader, pending: int) -> dict[str, Any]:
         now = self._gateway.node.now
         reader.take_back((now.wall_us, now.elapsed_us))
+        if reader.led is not None and self._readers.is_here(reader):
+            self._stored.step_over(reader, reader.led, now)
         cursor = reader.cursor
-        sequences: dict[str, Any] = {"consumer_seq": cursor.delivered, "stream_seq": cursor.last_offset + 1}
         active = {"last_active": api_time(reader.delivered_wall_us)} if reader.delivered_wall_us else {}
+        sequences: dict[str, Any] = {"consumer_seq": cursor.delivered, "stream_seq": cursor.last_offset + 1}
+        floor, in_hand, redelivered = sequences, 0, 0
+        if reader.led is not None:
+            table = reader.led.state.table
+            last = table.floor_offset() if table.count else cursor.last_offset + 1
+            floor = {"consumer_seq": table.floor_sequence(), "stream_seq": last}
+            in_hand, redelivered = table.ack_pending, table.redelivered
         fields: dict[str, Any] = {
             "stream_name": self._readers.stream_name(reader),
             "name": reader.name,
             "created": api_time(reader.created_us),
             "config": reader.config.told_as(),
             "delivered": {**sequences, **active},
-            "ack_floor": sequences,
-            "num_ack_pending": 0,
-            "num_redelivered": 0,
+            "ack_floor": floor,
+            "num_ack_pending": in_hand,
+            "num_redelivered": 0 if reader.config.max_deliver == 1 else redelivered,
             "num_waiting": len(reader.pulls),
             "num_pending": pending,
         }
@@ -260,6 +366,12 @@ class ConsumerApi:
             fields["paused"] = True
             fields["pause_remaining"] = (reader.config.pause_us - now.wall_us) * 1_000
         fields["ts"] = api_time(now.wall_us)
+        if reader.led is not None and (priorities := reader.led.priorities) is not None:
+            pinned = api_time(priorities.pinned_wall_us) if priorities.pin else NO_TIME
+            group: dict[str, Any] = {"group": reader.config.priority_groups[0], "pinned_ts": pinned}
+            if priorities.pin:
+                group["pinned_client_id"] = priorities.pin
+            fields["priority_groups"] = [group]
         return fields
 
     def _names(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
@@ -293,14 +405,16 @@ class ConsumerApi:
         return readers, min(offset, len(readers))
 
     def _delete(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
-        yield from ()
         if not call.is_empty:
             raise not_empty()
-        self._readers.remove([self._reader(subject)])
+        reader = self._reader(subject)
+        if reader.led is not None and not reader.led.is_deleted:
+            yield from done(partial(self._stored.delete, [reader]))
+        if self._readers.is_here(reader):
+            self._readers.remove([reader])
         return json_answer(subject.operation, success=True)
 
     def _pause(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
-        yield from ()
         until = ""
         if call.payload.strip()[:1] == b"{":
             found = json_object(call.payload, "JSApiConsumerPauseRequest").get("pause_until") or ""
@@ -309,6 +423,12 @@ class ConsumerApi:
             until = found
         reader = self._reader(subject)
         config = paused_until(reader.config, "" if until == NO_TIME else until)
+        if reader.led is not None and config != reader.config:
+            yield from self._store_config(reader, reader.led, config)
+            if not self._readers.is_here(reader):
+                raise consumer_not_found()
+            now = self._gateway.node.now
+        self._stored.advisories.paused(subject.stream, reader.name, config.pause_us)
         self._readers.reconfigure(reader, config, now)
         is_paused = reader.is_paused(now.wall_us)
         fields: dict[str, Any] = {"paused": is_paused, "pause_until": until or NO_TIME}
@@ -332,23 +452,35 @@ class ConsumerApi:
         feed = self._readers.feed(state)
         shown = yield from shown_now(feed)
         config = reader.config
-        if not sequence:
+        if not sequence and reader.led is not None:
+            sequence = reader.led.state.table.floor_offset() + 1
+        elif not sequence:
             sequence = reader.cursor.last_offset + 2
         elif config.policy == "by_start_sequence":
             if sequence < config.start_seq:
-                raise refusal(10204, "invalid reset: below start seq")
+                raise consumer_refusal(10204, "invalid reset: below start seq")
         elif config.policy == "by_start_time":
             if sequence - 1 < (yield from start_of(state, config, shown)).offset:
-                raise refusal(10204, "invalid reset: below start time")
+                raise consumer_refusal(10204, "invalid reset: below start time")
         elif config.policy != "all":
-            raise refusal(10204, "invalid reset: not allowed")
+            raise consumer_refusal(10204, "invalid reset: not allowed")
         start = Start(sequence - 1)
         pending = yield from pending_of(feed, config.filters, start, shown)
         if not self._readers.is_here(reader):
             raise consumer_not_found()
+        if (led := reader.led) is not None:
+            led.state.reset(start.offset)
+            self._stored.attach(reader, led)
+            led.take_held()
+            led.again = None
         reader.restart(start.offset)
-        reader.told_pending = pending.messages
         self._readers.move(reader, start, pending, now)
+        if led is not None:
+            rows = led.state.take_rows(self._gateway.node.now.elapsed_us)
+            yield from done(partial(led.writes.store, led, rows))
+            if not self._readers.is_here(reader):
+                raise consumer_not_found()
+        reader.told_pending = pending.messages
         fields = yield from self._fields(reader)
         return json_answer(subject.operation, **fields, reset_seq=sequence)
 
@@ -359,55 +491,85 @@ class ConsumerApi:
             raise invalid_json(
                 "consumer group not specified" if call.payload.strip() else "unexpected end of JSON input"
             )
-        if _GROUP.fullmatch(group) is None:
-            text = "Valid priority group name must match A-Z, a-z, 0-9, -_/=)+ and may not exceed 16 characters"
-            raise refusal(10162, text)
-        self._reader(subject)
-        raise refusal(10160, "Provided priority group does not exist for this consumer")
+        if GROUP.fullmatch(group) is None:
+            raise consumer_refusal(10162, BAD_GROUP)
+        reader = self._reader(subject)
+        priorities = None if reader.led is None else reader.led.priorities
+        if priorities is None or group not in reader.config.priority_groups:
+            raise consumer_refusal(10160, "Provided priority group does not exist for this consumer")
+        if priorities.unpin():
+            self._stored.advisories.unpinned(subject.stream, reader.name, group, "admin")
+        self._readers.serve_again(reader, now)
+        return json_answer(subject.operation)
 
     # Pull
 
     def _next(self, call: ApiCall, subject: ApiSubject, now: Now) -> None:
         state = self._gateway.stream(subject.stream)
         reader = None if state is None else self._readers.find(state, subject.rest)
+        if reader is None and state is not None and self._waits_to_be_known(state, call):
+            return
         if reader is None:
             block = f"NATS/1.0 503\r\nNats-Subject: {call.subject}\r\n\r\n".encode()
             self._gateway.answer(call, b"", block)  # as nats-server answers without a subscriber
             return
-        if self._readers.deliveries.mistake(call.reply) is not None:
+        self._pull(reader, call.reply, call.payload, now)
+
+    def _waits_to_be_known(self, state: StreamState, call: ApiCall) -> bool:
+        """True if a request waits until it is known which stored consumers there are: its client would take the
+        answer that there is none for the end of the consumer.
+        """
+        error = self._stored.leaderships.unknown(state)
+        if error is None or error.code is not ErrorCode.NOT_YET:
+            return False
+        self._stored.leaderships.wait(call)
+        return True
+
+    def _next_after_ack(self, reader: Reader, reply: bytes, payload: bytes) -> None:
+        """Take the pull request that came with an ack (+NXT)."""
+        self._pull(reader, reply, payload, self._gateway.node.now)
+
+    def _pull(self, reader: Reader, reply: bytes, payload: bytes, now: Now) -> None:
+        if self._readers.deliveries.mistake(reply) is not None:
             return  # nats-server would close the leaf connection
         tell = self._readers.status
-        if self._readers.comes_back(call.reply):
+        if self._readers.comes_back(reply):
             tell(
-                call.reply,
+                reply,
                 status(400, "Bad Request - what is sent to this reply subject comes back to a stream or the API"),
             )
             return
         if reader.config.is_push:
-            tell(call.reply, status(409, "Consumer is push based"))
+            tell(reply, status(409, "Consumer is push based"))
             return
         try:
-            pull, mistake = parsed_pull(call.payload, call.reply, now.elapsed_us)
+            pull, priority = parsed_pull(payload, reply, now.elapsed_us)
         except BadPullError as error:
-            tell(call.reply, status(400, f"Bad Request - {str(error)[:256]}"))
+            tell(reply, status(400, f"Bad Request - {str(error)[:256]}"))
             return
         config = reader.config
+        priorities = None if reader.led is None else reader.led.priorities
+        mistake = priority.mistake(config.priority)
         if 0 < config.batch_max < pull.batch:
-            tell(call.reply, status(409, f"Exceeded MaxRequestBatch of {config.batch_max}"))
+            tell(reply, status(409, f"Exceeded MaxRequestBatch of {config.batch_max}"))
         elif pull.expires_us != UNLIMITED and 0 < config.expires_us_max < pull.expires_us - now.elapsed_us:
-            tell(call.reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
+            tell(reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
         elif 0 < config.request_bytes_max < pull.bytes_left:
-            tell(call.reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
+            tell(reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
         elif mistake:
-            tell(call.reply, status(400, f"Bad Request - {mistake}"))
+            tell(reply, status(400, f"Bad Request - {mistake}"))
+        elif priorities is not None and (block := priorities.refusal(priority, now.elapsed_us)):
+            tell(reply, block)
         elif pull.no_wait and pull.expires_us == UNLIMITED and self._readers.is_at_end(reader, now):
-            tell(call.reply, status(404, "No Messages"))
+            tell(reply, status(404, "No Messages"))
         elif pull.no_wait and self._readers.is_promised(reader):
-            tell(call.reply, status(408, "Requests Pending"))
+            tell(reply, status(408, "Requests Pending"))
         elif not self._readers.has_room(reader, now):
             if not pull.heartbeat_us:
-                tell(call.reply, status(409, "Exceeded MaxWaiting"))
+                tell(reply, status(409, "Exceeded MaxWaiting"))
         else:
+            if priorities is not None:
+                priorities.ask(pull, priority, reader.pulls)
             self._readers.pull(reader, pull, now)
 
     # Inside

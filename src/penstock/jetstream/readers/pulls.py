@@ -18,11 +18,30 @@ class BadPullError(ValueError):
     """A pull request that is refused; the text goes to the client."""
 
 
+class PullPriority(NamedTuple):
+    """The priority part of a pull request."""
+
+    is_given: bool = False  # it is JSON, so it may say something
+    group: str = ""
+    pin: str = ""
+    priority: int = 0
+    min_pending: int = 0
+    min_ack_pending: int = 0
+
+    def mistake(self, policy: str) -> str:
+        """Return what is wrong with it for a consumer with that policy; nats-server tells it after all limits."""
+        if (self.min_pending or self.min_ack_pending) and policy != "overflow":
+            return "Not a Overflow Priority consumer"
+        if self.pin and policy != "pinned_client":
+            return "Not a Pinned Client Priority consumer"
+        return "" if 0 <= self.priority <= 9 else "Priority must be between 0 and 9"
+
+
 class PullRequest(NamedTuple):
-    """A pull request, and what is wrong with its priority: nats-server tells it after all that exceeds a limit."""
+    """A pull request, and its priority."""
 
     pull: Pull
-    mistake: str = ""
+    priority: PullPriority = PullPriority()
 
 
 class _PullJson(msgspec.Struct):
@@ -67,15 +86,8 @@ def parsed_pull(payload: bytes, reply: bytes, now_us: int) -> PullRequest:
     pull.heartbeat_us = max(0, heartbeat_ns) // 1_000
     if expires_ns:
         pull.expires_us = now_us + expires_ns // 1_000
-    return PullRequest(pull, _priority_mistake(found))
-
-
-def _priority_mistake(found: _PullJson) -> str:
-    if found.min_pending or found.min_ack_pending:
-        return "Not a Overflow Priority consumer"
-    if found.id:
-        return "Not a Pinned Client Priority consumer"
-    return "" if 0 <= (found.priority or 0) <= 9 else "Priority must be between 0 and 9"
+    least = _bounded(found.min_pending), _bounded(found.min_ack_pending)
+    return PullRequest(pull, PullPriority(True, found.group or "", found.id or "", found.priority or 0, *least))
 
 
 def _bounded(number: int | None) -> int:

@@ -1,9 +1,10 @@
-"""One consumer without acks: where it is, what it may be sent, and what is due for it.
+"""One consumer: where it is, what it may be sent, and what is due for it.
 
 Rules: a push reader is sent messages while its inbox has a subscriber, a pull reader while pull requests wait. The
 bytes on the way to an inbox are bounded: by the answers to flow-control messages if the consumer has them, by a burst
 for each pull request, for who asks again takes what it got; beyond these by a rate. Bursts have a rate too, for a
-client may ask again and read nothing, and so has what all readers without flow control send together.
+client may ask again and read nothing, and so has what all readers without flow control send together. What a consumer
+with acks, or a durable one, has beside it is in `led` (see `stored`).
 
 | place     | it waits for                                                        | then      |
 |-----------|---------------------------------------------------------------------|-----------|
@@ -19,11 +20,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from penstock.base import limits
 from penstock.hot.deliveries import UNLIMITED, Cursor, Filter, Pull
 from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.pulls import frame, status
+
+if TYPE_CHECKING:
+    from penstock.jetstream.readers.stored.led import LedConsumer
 
 WINDOW_BYTES_FIRST = 1 * limits.MIB
 WINDOW_BYTES_MAX = 4 * limits.MIB
@@ -98,7 +103,7 @@ class Reader:
     __slots__ = (
         "_asked", "_blind", "_flow_number", "_granted", "_leaf", "_rate", "ahead_bytes", "beat_us", "config",
         "counted_under", "counts", "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply",
-        "inactive_us", "inbox", "is_asleep", "is_paced", "looked_at", "looked_us", "name", "place", "pulls",
+        "inactive_us", "inbox", "is_asleep", "is_paced", "led", "looked_at", "looked_us", "name", "place", "pulls",
         "stream_id", "told_pending", "wake_us", "watched", "window_bytes",
     )  # fmt: skip
 
@@ -118,6 +123,7 @@ class Reader:
         self.name = name
         self.config = config
         self.cursor = cursor
+        self.led: LedConsumer | None = None  # what is stored of it
         self.created_us = created_us
         self.delivered_wall_us = 0
         self.place = Place.IDLE
@@ -186,7 +192,7 @@ class Reader:
 
     def is_inactive(self, now_us: int) -> bool:
         """True if no client has wanted its messages for so long that it is to end."""
-        if self.inactive_us is None or self.pulls:
+        if self.inactive_us is None or self.pulls or not self.config.inactive_us:
             return False
         return now_us >= self.inactive_us + self.config.inactive_us
 
@@ -332,12 +338,20 @@ class Reader:
 
     def due_us(self, wall_us: int, now_us: int) -> int:
         """When `frames_due`, or another look at it, is due."""
-        due = now_us + self.look_us(now_us)
         if self.config.is_push:
+            due = now_us + self.look_us(now_us)
             if self.config.heartbeat_us and self.wants:
                 due = min(due, self.beat_us + self.config.heartbeat_us)
+        elif self.pulls:
+            due = min(now_us + LOOK_US, *[pull.due_us() for pull in self.pulls])
+        elif self.config.inactive_us and self.inactive_us is not None:
+            due = self.inactive_us + self.config.inactive_us
         else:
-            due = min([due, *[pull.due_us() for pull in self.pulls]])
+            due = _NEVER_US
+        if self.led is not None:
+            due = min(due, self.led.state.due_us())
+            if self.led.priorities is not None:
+                due = min(due, self.led.priorities.pin_due_us)
         if self.is_paused(wall_us):
             due = min(due, now_us + self.config.pause_us - wall_us)
         return due

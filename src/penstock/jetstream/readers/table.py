@@ -2,7 +2,8 @@
 
 Rules: one turn writes at most TURN_BYTES, and nothing while nats-server takes less than is sent; readers that could
 go on take turns, so a slow one delays no other. Reading and decoding is done in disk threads, a few at once. What ends
-the leadership of this broker ends its readers; clients make them anew at the next leader.
+the leadership of this broker ends its readers; clients make them anew at the next leader, but for stored ones: these
+are there again.
 
     create ──▶ READY ──served──▶ FOLLOWING ◀── new rows: one decode for all
                  ▲  ╰─ rows ──▶ WAITING ╮  ╰─ no request, no room ──▶ IDLE
@@ -19,6 +20,7 @@ the leadership of this broker ends its readers; clients make them anew at the ne
 | `Inboxes`         | looks for the subscribers of inboxes                                  |
 | `Output`          | sends frames, and counts them                                         |
 | `Endings`         | ends readers when leaders, rights or subjects change                  |
+| `Stored`          | has what is stored of consumers with acks, and of durable ones        |
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from collections.abc import Generator, Sequence
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.hot.deliveries import Pull
+from penstock.hot.message_group import MessageGroup
 from penstock.jetstream.conversations import Answered, Asked
 from penstock.jetstream.errors import unavailable
 from penstock.jetstream.gateway import Gateway, ReaderNumbers
@@ -35,7 +38,7 @@ from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.deliveries import Deliveries
 from penstock.jetstream.readers.feed import Feed, Pending
 from penstock.jetstream.readers.pulls import frame
-from penstock.jetstream.readers.reader import LEAF_BURST_BYTES, LEAF_BYTES_PER_S, Bucket, Place, Reader, ended
+from penstock.jetstream.readers.reader import Bucket, Place, Reader, ended
 from penstock.jetstream.readers.running.counts import Counting, Counts
 from penstock.jetstream.readers.running.endings import Endings
 from penstock.jetstream.readers.running.inboxes import Inboxes
@@ -46,10 +49,13 @@ from penstock.jetstream.readers.running.schedule import Schedule
 from penstock.jetstream.readers.running.serving import Serving
 from penstock.jetstream.readers.running.tails import Tails
 from penstock.jetstream.readers.starting import Start, shown_now
+from penstock.jetstream.readers.stored.acks import AckTables
+from penstock.jetstream.readers.stored.advisories import Advisories
+from penstock.jetstream.readers.stored.stored import Stored
 from penstock.metadata.image import StreamState
 from penstock.node.partition.partition import Shown
 
-READERS_MAX = 20_000
+READERS_MAX = 100_000
 """Of one broker: some 5 KB each."""
 PULLS_MAX = 100_000
 """Pull requests that wait at one broker, some 500 bytes each."""
@@ -69,25 +75,41 @@ class Readers:
 
     def __init__(self, gateway: Gateway, deliveries: Deliveries) -> None:
         self.deliveries = deliveries
-        self.leaf = Bucket(LEAF_BYTES_PER_S, LEAF_BURST_BYTES, gateway.node.now.elapsed_us)
         self._schedule = schedule = Schedule()
         self._inboxes = inboxes = Inboxes(deliveries)
         self._output = output = Output(gateway, deliveries)
-        self._registry = registry = ReaderRegistry(gateway, schedule, inboxes, output)
+        acks = AckTables()
+        self._registry = registry = ReaderRegistry(gateway, schedule, inboxes, output, acks)
         self._reads = reads = RowReads(gateway, schedule, registry.cache)
         self._counts = counts = Counts(gateway, schedule, registry)
+        advisories = Advisories(gateway)
         self._serving = serving = Serving(
-            gateway, registry, schedule=schedule, inboxes=inboxes, output=output, reads=reads, counts=counts
+            gateway,
+            registry,
+            schedule=schedule,
+            inboxes=inboxes,
+            output=output,
+            reads=reads,
+            counts=counts,
+            advisories=advisories,
         )
         self._tails = Tails(
             gateway, registry, schedule=schedule, output=output, reads=reads, counts=counts, serving=serving
         )
         self._endings = Endings(gateway, registry)
+        self.stored = Stored(
+            gateway, registry, advisories, schedule=schedule, output=output, tails=self._tails, acks=acks
+        )
         self._has_room = True  # for more requests, when they were counted
         self._pulls_since = 0
         self._counted_us = 0
 
     # What requests use
+
+    @property
+    def leaf(self) -> Bucket:
+        """The bytes that all readers without flow control may send."""
+        return self._output.leaf
 
     def feed(self, state: StreamState) -> Feed:
         """Return the feed of a stream that this broker leads, beginning now. RemoteError not_leader."""
@@ -96,6 +118,9 @@ class Readers:
             feed = self._registry.open(state)
             self._tails.poll(feed)
         return feed
+
+    def feed_of_id(self, stream_id: int) -> Feed | None:
+        return self._registry.feed(stream_id)
 
     def find(self, state: StreamState, name: str) -> Reader | None:
         feed = self._registry.feed(state.stream_id)
@@ -144,12 +169,21 @@ class Readers:
     def add(self, feed: Feed, reader: Reader, pending: Pending, now: Now) -> None:
         """Let a reader begin."""
         self._registry.add(feed, reader, now)
+        self.begin(feed, reader, pending, now)
+
+    def has_feed(self, feed: Feed) -> bool:
+        """True unless the stream is lost."""
+        return self._registry.feed(feed.stream_id) is feed
+
+    def begin(self, feed: Feed, reader: Reader, pending: Pending, now: Now) -> None:
+        """Serve a reader that was added."""
         if self._counts.settle(feed, reader, pending):
             self._schedule.ready(reader)
         self._schedule.wake(reader, reader.due_us(now.wall_us, now.elapsed_us))
 
     def remove(self, readers: Sequence[Reader]) -> None:
-        """Delete readers of one stream."""
+        """Delete readers of one stream, for ever."""
+        self.stored.delete(readers)
         self._registry.remove(readers)
 
     def reconfigure(self, reader: Reader, config: ReaderConfig, now: Now) -> None:
@@ -183,11 +217,12 @@ class Readers:
         shown = feed.look()
         if shown is None or shown.end != feed.tail_end:
             return None
+        parked = 0 if reader.led is None else reader.led.state.table.parked
         if reader.place is Place.FOLLOWING or reader.cursor.next_offset >= feed.tail_end:
-            return 0
+            return parked
         if reader.counted_under is not feed.version:
             return None
-        return max(0, reader.cursor.pending + reader.cursor.filter.seen)
+        return max(0, reader.cursor.pending + reader.cursor.filter.seen) + parked
 
     def comes_back(self, inbox: bytes) -> bool:
         """Return if what is delivered there is stored by a stream, or is a request to JetStream's API."""
@@ -209,15 +244,21 @@ class Readers:
         """True if requests that wait already ask for more messages than are there."""
         if not reader.pulls:
             return False
-        pending = self.told_pending(reader)
+        pending = self._deliverable(reader)
         return pending is not None and 0 < pending < sum(max(1, pull.batch) for pull in reader.pulls)
 
     def is_at_end(self, reader: Reader, now: Now) -> bool:
         """True if nothing is there for a request that does not wait."""
-        if self.told_pending(reader) != 0:
+        if self._deliverable(reader) != 0:
             return False
         reader.inactive_us = now.elapsed_us
         return True
+
+    def _deliverable(self, reader: Reader) -> int | None:
+        """Return how many messages may be delivered, again or for the first time; None: it is not known."""
+        ready = 0 if reader.led is None else reader.led.state.table.ready
+        pending = self.told_pending(reader)
+        return None if pending is None else pending + ready
 
     def pull(self, reader: Reader, pull: Pull, now: Now) -> None:
         """Take a pull request."""
@@ -226,9 +267,19 @@ class Readers:
             self._output.send(frame(pull.inbox, ended(pull, 408, "Request Timeout")))
             return
         reader.ask(pull, now.elapsed_us)
-        if reader.place is Place.IDLE or pull.no_wait:
+        priorities = None if reader.led is None else reader.led.priorities
+        if priorities is not None:
+            self.serve_again(reader, now)
+        elif reader.place is Place.IDLE or pull.no_wait:
             self._registry.changed(reader, now)
         self._schedule.wake(reader, pull.due_us())
+
+    def serve_again(self, reader: Reader, now: Now) -> None:
+        """Have a consumer with priorities served: other requests may get messages now."""
+        self._registry.changed(reader, now)
+        priorities = None if reader.led is None else reader.led.priorities
+        if reader.place is Place.WAITING and priorities is not None and priorities.is_passed_over:
+            self._schedule.ready(reader)
 
     def status(self, inbox: bytes, block: bytes) -> None:
         """Send a status message."""
@@ -241,6 +292,10 @@ class Readers:
         tokens = subject.split(".")
         if len(tokens) == 5 and tokens[:2] == ["$JS", "FC"]:
             self._flow_answered(tokens[2], tokens[3], subject.encode(), now)
+
+    def acks_received(self, group: MessageGroup, now: Now) -> None:
+        """Acks of consumers have come, in one read."""
+        self.stored.acks_received(group, now)
 
     def _flow_answered(self, stream: str, name: str, reply: bytes, now: Now) -> None:
         feed = self._registry.named(stream)
@@ -268,6 +323,7 @@ class Readers:
     def tick(self, now: Now) -> None:
         """Do what is due."""
         self._endings.look()
+        self.stored.tick(now)
         self._tails.tick(now)
         self._counts.tick(now)
         self._wake_some(now)
@@ -287,7 +343,9 @@ class Readers:
             reader.take_back((now.wall_us, now.elapsed_us))
         if now.elapsed_us >= reader.looked_us + reader.look_us(now.elapsed_us):
             self._inboxes.look(reader, now)
-        self._output.send_all(reader.frames_due(now.elapsed_us))
+        self._output.send_all_to(reader, reader.frames_due(now.elapsed_us))
+        if reader.led is not None:
+            self.stored.expire(reader, reader.led, now)
         if reader.is_inactive(now.elapsed_us):
             return False
         if reader.place is Place.IDLE and (reader.is_asleep or reader.wants):
@@ -303,6 +361,7 @@ class Readers:
     def turn(self, now: Now) -> None:
         """Serve readers that can go on, as far as one turn of the event loop may."""
         self._output.left_bytes = TURN_BYTES
+        self.stored.turn(now)
         if self._schedule.is_late:
             self._wake_some(now)
         if not self._output.can_deliver:
@@ -318,13 +377,15 @@ class Readers:
     @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
-        dues = (self._tails.next_us, self._counts.next_us, self._schedule.next_us)
+        dues = (self._tails.next_us, self._counts.next_us, self._schedule.next_us, self.stored.next_us)
         return min((due_us for due_us in dues if due_us is not None), default=None)
 
     @property
     def has_next_turn(self) -> bool:
         """True if `turn` has something to do."""
-        return self._schedule.is_late or (bool(self._schedule) and self._output.can_deliver)
+        return (
+            self._schedule.is_late or self.stored.has_next_turn or (bool(self._schedule) and self._output.can_deliver)
+        )
 
     def shut_down(self) -> None:
         """Tell clients whose requests wait that this broker stops."""

@@ -12,7 +12,7 @@ from penstock.jetstream.gateway import GATEWAY_GROUP
 from tests.groups import group_of
 from tests.unit.jetstream.api_broker import ApiBroker
 
-_ACK = re.compile(r"\$JS\.ACK\.([^.]+)\.([^.]+)\.1\.(\d+)\.(\d+)\.(\d+)\.(\d+)@(.+)")
+_ACK = re.compile(r"\$JS\.ACK\.([^.]+)\.([^.]+)\.(\d+)\.(\d+)\.(\d+)\.(\d+)\.(\d+)@(.+)")
 
 
 class Delivered(NamedTuple):
@@ -28,6 +28,7 @@ class Delivered(NamedTuple):
     consumer_seq: int = 0
     pending: int = 0
     stored_at_ns: int = 0
+    deliveries: int = 1
 
     @property
     def status(self) -> str:
@@ -64,7 +65,12 @@ class ReaderBroker(ApiBroker):
 
     def api(self, operation: str, payload: bytes | str | dict[str, Any] = b"") -> dict[str, Any]:
         """The answer to an API request."""
-        found: dict[str, Any] = json.loads(self.answers[self.send(operation, payload)])
+        inbox = self.send(operation, payload)
+        for _ in range(100):  # what waits for a log asks again
+            if inbox in self.answers or not self.gateway.under_way:
+                break
+            self.tick(50)
+        found: dict[str, Any] = json.loads(self.answers[inbox])
         return found
 
     def consumer(self, stream: str, name: str = "", **config: Any) -> dict[str, Any]:
@@ -72,6 +78,19 @@ class ReaderBroker(ApiBroker):
         config |= {"name": name} if name else {}
         suffix = f".{name}" if name else ""
         return self.api(f"CONSUMER.CREATE.{stream}{suffix}", {"stream_name": stream, "config": config})
+
+    def durable(self, stream: str, name: str, **config: Any) -> dict[str, Any]:
+        """Create a durable consumer with explicit acks; its info, or its error."""
+        return self.consumer(stream, name, **{"durable_name": name, "ack_policy": "explicit", **config})
+
+    def pulled(self, stream: str, name: str, batch: int = 1, **more: Any) -> list[Delivered]:
+        """Ask for messages, without waiting for those to come; what was delivered to the request."""
+        request = json.dumps({"batch": batch, "no_wait": True, **more})
+        return self.delivered(self.send(f"CONSUMER.MSG.NEXT.{stream}.{name}", request))
+
+    def ack(self, message: Delivered, payload: bytes = b"", reply: str = "") -> None:
+        """A client acks a message, perhaps with a reply subject."""
+        self.deliver([(message.reply.encode(), reply.encode() or None, None, payload)])
 
     def flow(self, reply: str) -> None:
         """A client answers a flow-control message."""
@@ -116,6 +135,6 @@ def parsed(frames: bytes) -> list[Delivered]:
         if ack is None:
             found.append(Delivered(inbox, inbox, reply, headers, value, group))
             continue
-        sequences = int(ack[3]), int(ack[4]), int(ack[6]), int(ack[5])
-        found.append(Delivered(inbox, ack[7], reply.partition("@")[0], headers, value, group, *sequences))
+        sequences = int(ack[4]), int(ack[5]), int(ack[7]), int(ack[6]), int(ack[3])
+        found.append(Delivered(inbox, ack[8], reply.partition("@")[0], headers, value, group, *sequences))
     return found

@@ -55,9 +55,7 @@ REFUSED: tuple[tuple[dict[str, Any], int], ...] = (
     ({"max_waiting": 100_000}, 10052),
 )
 UNSUPPORTED: tuple[tuple[str, Any], ...] = (
-    ("ack_policy", "explicit"),
-    ("ack_policy", "all"),
-    ("backoff", [1, 2]),
+    ("ack_policy", "flow_control"),
     ("direct", True),
     ("sourcing", True),
 )
@@ -87,11 +85,37 @@ def test_what_is_not_supported_is_refused_by_name(broker: ReaderBroker, field: s
     assert error["description"].startswith(f"{field}: ")
 
 
-def test_durable_consumers_are_refused_by_name(broker: ReaderBroker) -> None:
-    config = {"durable_name": "d", "ack_policy": "none"}
-    for operation in ("CONSUMER.CREATE.s.d", "CONSUMER.DURABLE.CREATE.s.d"):
-        error = broker.api(operation, {"stream_name": "s", "config": config})["error"]
-        assert (error["err_code"], error["description"].partition(":")[0]) == (10052, "durable_name")
+ACKED = {"durable_name": "c", "ack_policy": "explicit"}
+REFUSED_WITH_ACKS: tuple[tuple[dict[str, Any], int], ...] = (
+    ({"backoff": [-1]}, 10184),
+    ({"backoff": [1, 2, 3], "max_deliver": 2}, 10116),
+    ({"backoff": [1] * 65, "max_deliver": 70}, 10052),
+    ({"num_replicas": 2}, 10126),
+    ({"max_ack_pending": 2_000_000}, 10052),
+    ({"priority_policy": "overflow"}, 10159),
+    ({"priority_policy": "overflow", "priority_groups": [""]}, 10161),
+    ({"priority_policy": "overflow", "priority_groups": ["a b"]}, 10162),
+    ({"priority_policy": "overflow", "priority_groups": ["a"], "deliver_subject": "inbox"}, 10178),
+)
+
+
+@pytest.mark.parametrize(("config", "err_code"), REFUSED_WITH_ACKS, ids=[str(one)[:60] for one, _ in REFUSED_WITH_ACKS])
+def test_mistakes_with_acks_are_refused_as_nats_server_refuses_them(
+    broker: ReaderBroker, config: dict[str, Any], err_code: int
+) -> None:
+    answer = broker.api("CONSUMER.CREATE.s.c", {"stream_name": "s", "config": {**ACKED, **config}})
+    assert answer["error"]["err_code"] == err_code, answer
+    assert broker.api("CONSUMER.NAMES.s")["consumers"] == []
+
+
+def test_config_of_acks_is_completed(broker: ReaderBroker) -> None:
+    request = {"stream_name": "s", "config": {**ACKED, "backoff": [2 * S, 5 * S], "max_deliver": 9}}
+    for operation in ("CONSUMER.DURABLE.CREATE.s.c", "CONSUMER.CREATE.s.c"):
+        told = broker.api(operation, request)["config"]
+        assert (told["ack_wait"], told["backoff"], told["max_ack_pending"]) == (2 * S, [2 * S, 5 * S], 1_000)
+    pinned = {"priority_policy": "pinned_client", "priority_groups": ["g"]}
+    assert broker.durable("s", "p", **pinned)["config"]["priority_timeout"] == 120 * S
+    assert broker.consumer("s", "e", ack_policy="explicit")["config"]["inactive_threshold"] == 5 * S
 
 
 DEFAULTS = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.jetstream.conversations import Answered, Asked
+from penstock.jetstream.conversations import Answered, Asked, Deed
 from penstock.jetstream.errors import ApiError
 from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.readers.feed import Feed, Pending
@@ -131,11 +131,14 @@ class Counts:
             done(None)
             return
 
+        request = question.request
+        assert not isinstance(request, Deed)
+
         def heard(response: Response | RemoteError, payload: Payload) -> None:
             if question.until is not None and not question.until(response):
                 due_us = self._gateway.node.now.elapsed_us + _ASK_AGAIN_US
-                self._to_ask.append((due_us, lambda now: self._gateway.ask(question.request, now, heard)))
+                self._to_ask.append((due_us, lambda now: self._gateway.ask(request, now, heard)))
             else:
                 self._run(counting, [Answered(response, payload)], done)
 
-        self._gateway.ask(question.request, self._gateway.node.now, heard)
+        self._gateway.ask(request, self._gateway.node.now, heard)

@@ -10,6 +10,7 @@ from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.readers.deliveries import Deliveries
 from penstock.jetstream.readers.feed import Feed
 from penstock.jetstream.readers.pulls import frame
+from penstock.jetstream.readers.reader import LEAF_BURST_BYTES, LEAF_BYTES_PER_S, Bucket, Reader
 
 TURN_BYTES = 1 * limits.MIB
 """Frames of one turn of the event loop: about a millisecond."""
@@ -19,6 +20,7 @@ class Output:
     """Sends frames, and counts them."""
 
     def __init__(self, gateway: Gateway, deliveries: Deliveries) -> None:
+        self.leaf = Bucket(LEAF_BYTES_PER_S, LEAF_BURST_BYTES, gateway.node.now.elapsed_us)
         self._gateway = gateway
         self._deliveries = deliveries
         self.left_bytes = 0  # of this turn
@@ -42,6 +44,18 @@ class Output:
         """Send whole frames."""
         for one in frames:
             self.send(one)
+
+    def send_to(self, reader: Reader, frames: bytes | bytearray) -> None:
+        """Send frames of a consumer, behind those that wait until its deliveries are committed."""
+        if reader.led is not None and reader.led.is_holding and frames:
+            reader.led.frames += frames
+        else:
+            self.send(frames)
+
+    def send_all_to(self, reader: Reader, frames: Iterable[bytes]) -> None:
+        """Send frames of a consumer, behind those that wait until its deliveries are committed."""
+        for one in frames:
+            self.send_to(reader, one)
 
     def status(self, inbox: bytes, block: bytes) -> None:
         """Send a status message."""

@@ -8,6 +8,7 @@ from functools import partial
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.hot.deliveries import Cursor
+from penstock.hot.pending import PendingTable
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway
 from penstock.jetstream.readers.feed import Feed, RowCache
@@ -16,6 +17,7 @@ from penstock.jetstream.readers.reader import Place, Reader
 from penstock.jetstream.readers.running.inboxes import Inboxes
 from penstock.jetstream.readers.running.output import Output
 from penstock.jetstream.readers.running.schedule import Schedule
+from penstock.jetstream.readers.stored.acks import AckTables
 from penstock.metadata.image import StreamState
 from penstock.node.step import Subscribe, Unsubscribe
 
@@ -25,8 +27,9 @@ _FIRST_SID = 1_000  # of subscriptions to the answers of flow-control messages
 class ReaderRegistry:
     """Streams with readers, and their readers."""
 
-    def __init__(self, gateway: Gateway, schedule: Schedule, inboxes: Inboxes, output: Output) -> None:
+    def __init__(self, gateway: Gateway, schedule: Schedule, inboxes: Inboxes, output: Output, acks: AckTables) -> None:
         self._gateway = gateway
+        self._acks = acks
         self._schedule = schedule
         self._inboxes = inboxes
         self._output = output
@@ -53,6 +56,10 @@ class ReaderRegistry:
     def feed_of(self, reader: Reader) -> Feed:
         """Return the feed of a reader that is not deleted."""
         return self._feeds[reader.stream_id]
+
+    def of_table(self, table: PendingTable) -> Reader | None:
+        """Return the stored consumer that has this table, unless it is deleted."""
+        return self._acks.readers.get(table)
 
     def open(self, state: StreamState) -> Feed:
         """Return a new feed of a stream that this broker leads, beginning now. RemoteError not_leader."""
@@ -97,6 +104,8 @@ class ReaderRegistry:
             feed.flow_sid = self._last_sid << GROUP_BITS | GATEWAY_GROUP
             subject = f"$JS.FC.{feed.name}.*.*"
             self._gateway.node.outbox.step.nats.append(Subscribe(feed.flow_sid, subject))
+        if reader.led is not None:
+            self._acks.enter(feed.name, reader)
         self._inboxes.enter(reader)
         self._inboxes.look(reader, now)
 
@@ -110,6 +119,8 @@ class ReaderRegistry:
             for pull in reader.pulls:
                 self._output.send(frame(pull.inbox, status(409, why)))
             reader.pulls.clear()
+            if reader.led is not None:
+                self._acks.leave(feed.name, reader)
             self._inboxes.leave(reader)
             del feed.readers[reader.name]
             del feed.reader_of[reader.cursor]

@@ -13,6 +13,8 @@ from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded
 from penstock.jetstream.readers.feed import READ_BYTES, Feed, RowCache
 from penstock.jetstream.readers.reader import Place, Reader
 from penstock.jetstream.readers.running.schedule import Schedule
+from penstock.jetstream.readers.stored.again import request_of
+from penstock.jetstream.readers.stored.led import LedConsumer
 from penstock.messages import FetchRequest, FetchResponse, Response
 from penstock.node.step import Lane, Payload
 
@@ -75,6 +77,36 @@ class RowReads:
         if not is_there and key not in feed.fetching and self._under_way < FETCHES_MAX and chunk.end < feed.tail_end:
             feed.fetching[key] = []
             self._read(feed, *key, max(READ_BYTES, min(2 * chunk.size_bytes, AHEAD_BYTES_MAX)))
+
+    def fetch_again(self, reader: Reader, led: LedConsumer) -> None:
+        """Read messages that are to be delivered again; the consumer waits for them."""
+        reader.place = Place.WAITING
+        if self._under_way >= FETCHES_MAX:
+            self._waiting.append(reader)
+            return
+        self._under_way += 1
+        request = request_of(led, reader.stream_id)
+        begin = int(request.offset)
+
+        def heard(response: Response | RemoteError, payload: Payload) -> None:
+            if isinstance(response, FetchResponse) and response.end_offset > begin:
+                self.decode(begin, response, payload, (), read)
+            else:
+                read(None)
+
+        def read(chunk: Chunk | None) -> None:
+            self._under_way -= 1
+            now = self._gateway.node.now
+            led.again = chunk
+            if reader.place is Place.WAITING:
+                if chunk is None:
+                    reader.place = Place.IDLE
+                    self._schedule.sleep(reader, now.elapsed_us + RETRY_US)
+                else:
+                    self._schedule.ready(reader)
+            self.let_next()
+
+        self._gateway.ask_rows(request, self._gateway.node.now, heard)
 
     def let_next(self) -> None:
         """Have the first one served that waits for a place; it may need none by now, so each turn looks again."""

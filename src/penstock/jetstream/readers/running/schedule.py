@@ -40,7 +40,7 @@ class Schedule:
 
     def wake(self, reader: Reader, at_us: int) -> None:
         """Look at a reader at that time."""
-        if at_us < reader.wake_us:
+        if at_us < reader.wake_us and at_us < _NEVER_US:
             reader.wake_us = at_us
             heapq.heappush(self._wakes, (at_us, next(self._numbers), reader))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.hot import deliveries as hot
+from penstock.hot.deliveries import Pull
 from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.readers.chunks import Chunk
 from penstock.jetstream.readers.feed import Feed
@@ -15,6 +16,10 @@ from penstock.jetstream.readers.running.output import Output
 from penstock.jetstream.readers.running.registry import ReaderRegistry
 from penstock.jetstream.readers.running.row_reads import RowReads
 from penstock.jetstream.readers.running.schedule import Schedule
+from penstock.jetstream.readers.stored.advisories import Advisories
+from penstock.jetstream.readers.stored.again import chunk_of, step_over
+from penstock.jetstream.readers.stored.led import LedConsumer
+from penstock.jetstream.readers.stored.priorities import with_pin
 from penstock.node.partition.partition import Shown
 
 SHARE_BYTES = 256 * limits.KIB
@@ -35,6 +40,7 @@ class Serving:
         output: Output,
         reads: RowReads,
         counts: Counts,
+        advisories: Advisories,
     ) -> None:
         self._gateway = gateway
         self._registry = registry
@@ -43,21 +49,62 @@ class Serving:
         self._output = output
         self._reads = reads
         self._counts = counts
+        self._advisories = advisories
 
     def serve(self, reader: Reader, now: Now) -> None:
         """Send what is in memory, up to a share; otherwise say what the reader waits for."""
         feed = self._registry.feed_of(reader)
-        cursor = reader.cursor
         shown = feed.look()
         if shown is None:
             self._registry.lose(feed)
             return
         reader.place = Place.IDLE
+        if reader.led is None or reader.led.priorities is None:
+            self._serve(feed, reader, shown, now)
+        else:
+            self._serve_by_priority(feed, reader, reader.led, shown, now)
+
+    def _serve_by_priority(self, feed: Feed, reader: Reader, led: LedConsumer, shown: Shown, now: Now) -> None:
+        """Serve the requests whose turn it is; the others go on waiting."""
+        priorities, table = led.priorities, led.state.table
+        assert priorities is not None
+        if not self._counts.is_counted(feed, reader) and reader.cursor.next_offset < feed.tail_end:
+            self._counts.count(reader)
+            return
+        at_tail = reader.cursor.next_offset >= feed.tail_end
+        undelivered = 0 if at_tail else max(0, reader.cursor.pending + reader.cursor.filter.seen)
+        had_pin = priorities.pin
+        pending = undelivered + table.ready + table.parked
+        if not pending and reader.config.priority == "pinned_client" and not had_pin:
+            others: list[Pull] = []  # who gets the first message gets the pin
+            ends: list[bytes] = []
+        else:
+            others, ends = priorities.set_aside(reader.pulls, pending, table.ack_pending, (now.wall_us, now.elapsed_us))
+        self._output.send_all_to(reader, ends)
+        if priorities.pin != had_pin:
+            self._advisories.pinned(feed.name, reader.name, reader.config.priority_groups[0], priorities.pin)
+        chosen = len(reader.pulls)
+        try:
+            self._serve(feed, reader, shown, now)
+        finally:
+            reader.pulls.extend(others)
+        if reader.place is Place.IDLE and others:
+            if chosen and not len(reader.pulls) > len(others):
+                self._schedule.ready(reader)  # the others have their turn
+            elif not chosen:
+                reader.place = Place.WAITING  # until more messages come
+                if reader not in feed.behind:
+                    feed.behind.append(reader)
+
+    def _serve(self, feed: Feed, reader: Reader, shown: Shown, now: Now) -> None:
+        cursor = reader.cursor
         wanted = self._wanted(reader, now) if reader.pulls else hot.UNLIMITED
         if not wanted or not reader.wants:
             return
         if reader.is_paused(now.wall_us):
-            self._output.send_all(reader.at_end(now.elapsed_us))  # as if nothing were there
+            self._output.send_all_to(reader, reader.at_end(now.elapsed_us))  # as if nothing were there
+            return
+        if reader.led is not None and not self._serve_again(feed, reader, reader.led, shown, wanted, now):
             return
         cursor.next_offset = max(cursor.next_offset, shown.log_start)
         if cursor.next_offset < cursor.resume_offset:
@@ -97,8 +144,71 @@ class Serving:
                 break
         else:
             cursor.next_offset = max(cursor.next_offset, chunk.end)
-        self._output.send(out)
+        self._deliver(reader, out, now)
         self.stopped(feed, reader, stop, now)
+
+    def _deliver(self, reader: Reader, out: bytearray, now: Now) -> None:
+        """Send frames of messages; those of a consumer that commits first wait until that is done."""
+        led = reader.led
+        if led is None:
+            self._output.send(out)
+            return
+        if not out:
+            return
+        if reader.config.acks == "none":
+            led.state.remove_range(0, reader.cursor.next_offset)
+        if led.priorities is not None and led.priorities.pin:
+            out = with_pin(out, led.priorities.pin)
+        waits = led.state.config.commits_first
+        if waits:
+            led.frames += out
+        else:
+            self._output.send(out)
+        led.writes.note(led, now.elapsed_us, waits=waits)
+        self._schedule.wake(reader, led.state.due_us())
+
+    def _serve_again(self, feed: Feed, reader: Reader, led: LedConsumer, shown: Shown, wanted: int, now: Now) -> bool:
+        """Deliver again what is ready; False: new messages have to wait."""
+        if led.is_held_back:
+            return False  # until it is released
+        if step_over(feed, led, shown):
+            led.writes.note(led, now.elapsed_us, waits=False)
+        table = led.state.table
+        while table.ready:
+            (offset,) = table.ready_offsets(0, 1)
+            chunk = chunk_of(feed, led, offset)
+            if chunk is None:
+                self._reads.fetch_again(reader, led)
+                return False
+            reader.grant(now.elapsed_us)
+            reader.cursor.messages_left = min(reader.cursor.messages_left, wanted)
+            reader.cursor.payload_max = self._gateway.payload_max
+            stop = self._send_again(feed, reader, chunk, now)
+            if stop not in (hot.TOOK_ALL, hot.LOW):
+                self.stopped(feed, reader, stop, now)
+                return False
+            self.take_back(reader, now)
+            if table.ready_offsets(offset, 1) == [offset]:
+                led.state.remove_range(offset, offset + 1)  # no batch has it any more
+                led.writes.note(led, now.elapsed_us, waits=False)
+            if not reader.wants:
+                return False
+        led.again = None
+        return not table.has_no_room()
+
+    def _send_again(self, feed: Feed, reader: Reader, chunk: Chunk, now: Now) -> int:
+        """Send what is ready among the rows of a chunk; return why it stopped."""
+        out = bytearray()
+        stop = hot.TOOK_ALL
+        for rows in chunk.rows:
+            before = rows.delivered, rows.cut
+            room = min(SHARE_BYTES, max(1, self._output.left_bytes))
+            stop = reader.cursor.fill_again(rows, out, room, now.elapsed_us)
+            self._output.note(feed, rows, *before)
+            if stop not in (hot.TOOK_ALL, hot.LOW):
+                break
+        self._deliver(reader, out, now)
+        return stop
 
     def _wanted(self, reader: Reader, now: Now) -> int:
         """Return how many messages the next requests may be sent."""
@@ -110,13 +220,12 @@ class Serving:
     def take_back(self, reader: Reader, now: Now) -> None:
         """Note what the cursor has sent, and end the requests that are finished."""
         reader.take_back((now.wall_us, now.elapsed_us))
-        for end in reader.ends():
-            self._output.send(end)
+        self._output.send_all_to(reader, reader.ends())
 
     def stopped(self, feed: Feed, reader: Reader, stop: int, now: Now) -> None:
         """Go on after the cursor has stopped."""
         self.take_back(reader, now)
-        self._output.send(reader.flow_frame(feed.name))
+        self._output.send_to(reader, reader.flow_frame(feed.name))
         if stop == hot.NO_ROOM:
             if (room_us := reader.room_us()) is not None:
                 self._schedule.sleep(reader, max(room_us, now.elapsed_us + 1_000))
@@ -134,13 +243,13 @@ class Serving:
         if shown.end > feed.tail_end or reader.cursor.next_offset > feed.tail_end:
             reader.counted_under = None  # rows that it does not want would be counted
             if reader.cursor.next_offset >= shown.end:
-                self._output.send_all(reader.at_end(now.elapsed_us))
+                self._output.send_all_to(reader, reader.at_end(now.elapsed_us))
             if reader.wants:
                 feed.behind.append(reader)  # rows are on the way, or it begins later
                 reader.place = Place.WAITING
             return
         reader.is_paced = False
-        self._output.send_all(reader.at_end(now.elapsed_us))
+        self._output.send_all_to(reader, reader.at_end(now.elapsed_us))
         if not reader.wants:
             return
         reader.grant(now.elapsed_us)

@@ -103,6 +103,8 @@ class Tails:
         if chunk.begin == feed.tail_end:
             feed.take(chunk)
             self._follow(feed, chunk, now)
+            if feed.stored_followers:
+                self._registry.unfollow(feed.take_stored_followers(chunk))
         self.poll(feed)
         behind, feed.behind = feed.behind, []
         for reader in behind:
@@ -126,6 +128,7 @@ class Tails:
 
     def _unfollow_all(self, feed: Feed) -> None:
         self._registry.unfollow([feed.reader_of[cursor] for cursor in feed.followers])
+        self._registry.unfollow([*feed.stored_followers])
 
     def _follow(self, feed: Feed, chunk: Chunk, now: Now) -> None:
         """Send new rows to all who follow."""

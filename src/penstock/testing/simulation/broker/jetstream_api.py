@@ -12,7 +12,7 @@ from random import Random
 
 from penstock.hot.message_group import MessageGroup
 from penstock.jetstream.api import jetstream_gateway
-from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway
+from penstock.jetstream.gateway import ACK_GROUP, GATEWAY_GROUP, Gateway
 from penstock.node.node import Node
 from penstock.node.step import NatsAnswers
 from penstock.testing.simulation.broker.leaf import LeafLinkModel, LeafOwner
@@ -61,7 +61,9 @@ class JetStreamApi:
         return answers.sid == GATEWAY_GROUP
 
     def received(self, groups: dict[int, MessageGroup]) -> None:
-        """Take the requests out of the messages of one read."""
+        """Take acks and requests out of the messages of one read."""
+        if (acks := groups.pop(ACK_GROUP, None)) is not None:
+            self.gateway.acks_received(acks, self._clock.now())
         if (calls := groups.pop(GATEWAY_GROUP, None)) is not None:
             self.gateway.messages_received(calls, self._clock.now())
 

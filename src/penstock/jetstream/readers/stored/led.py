@@ -1,0 +1,108 @@
+"""One stored consumer at the broker that leads its stream: its state, and what waits until its rows are committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from penstock.base import limits
+from penstock.consumers.config import WAIT_US_MIN, AckConfig
+from penstock.consumers.state import ConsumerState
+from penstock.jetstream.readers.config import ReaderConfig, stored_config
+
+if TYPE_CHECKING:
+    from penstock.jetstream.readers.chunks import Chunk
+    from penstock.jetstream.readers.stored.priorities import Priorities
+    from penstock.jetstream.readers.stored.writes import ConsumerWrites
+
+HELD_BYTES_MAX = 1 * limits.MIB
+"""Frames of one consumer that wait until their deliveries are committed; beyond these it delivers nothing."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Name and config of a consumer, as its row has them beside its state."""
+
+    name: str
+    created_us: int  # wall time
+    config: dict[str, Any]  # as it is told
+    filters: tuple[str, ...] = ()
+
+    def reader_config(self) -> ReaderConfig:
+        return stored_config(self.config, self.filters)
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Told).decode
+
+
+def told_bytes(name: str, created_us: int, config: ReaderConfig) -> bytes:
+    """Return what is stored of a consumer's name and config."""
+    return _encode(Told(name, created_us, config.told, config.filters))
+
+
+def parsed_told(told: bytes) -> Told:
+    """Return what was stored. msgspec.DecodeError."""
+    return _decode(told)
+
+
+def ack_config(config: ReaderConfig) -> AckConfig:
+    """Return what the core needs of a config."""
+    return AckConfig(
+        ack_wait_us=max(WAIT_US_MIN, config.ack_wait_us or 30_000_000),
+        backoff_us=tuple(max(WAIT_US_MIN, wait) for wait in config.backoff_us),
+        max_deliver=config.max_deliver,
+        max_ack_pending=config.max_ack_pending,
+        acks_all=config.acks == "all",
+        sample_percent=config.sample_percent,
+        has_priority=config.priority != "none",
+    )
+
+
+class Held(NamedTuple):
+    """Frames to clients, and subjects for the answers to acks, that are sent once rows are committed."""
+
+    frames: bytearray
+    replies: list[bytes]
+
+
+class LedConsumer:
+    """A stored consumer under one leadership of this broker."""
+
+    __slots__ = (
+        "again", "checked_under", "frames", "is_deleted", "is_told_lost", "priorities", "replies", "state", "under_way",
+        "writes",
+    )  # fmt: skip
+
+    def __init__(self, state: ConsumerState, writes: ConsumerWrites, priorities: Priorities | None = None) -> None:
+        self.state = state
+        self.writes = writes
+        self.frames = bytearray()  # wait until the next rows are committed
+        self.replies: list[bytes] = []  # of acks whose senders wait for the next rows
+        self.under_way = 0  # batches with rows of it that are being committed
+        self.is_deleted = False
+        self.is_told_lost = False  # rows of its config were refused: all is to be written
+        self.priorities = priorities
+        self.again: Chunk | None = None  # rows that were read to be delivered again
+        self.checked_under: object = None  # for which state of the log messages that are gone were looked for
+
+    @property
+    def is_holding(self) -> bool:
+        """True if frames wait, behind which all others have to wait."""
+        return bool(self.frames) or (self.under_way > 0 and self.state.config.commits_first)
+
+    @property
+    def is_held_back(self) -> bool:
+        """True if too many frames wait."""
+        return len(self.frames) >= HELD_BYTES_MAX
+
+    def take_held(self) -> Held:
+        """Take what waits for the next rows."""
+        held = Held(self.frames, self.replies)
+        self.frames, self.replies = bytearray(), []
+        return held
+
+    def hold_again(self, held: Held) -> None:
+        """The rows were not stored: these wait for the next ones."""
+        self.frames[:0] = held.frames
+        self.replies[:0] = held.replies

@@ -1,0 +1,367 @@
+"""Consumers with acks: deliveries, acks, and messages that come again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
+
+MS = 1_000_000  # ns
+S = 1_000 * MS
+
+
+@pytest.fixture
+def broker() -> ReaderBroker:
+    broker = ReaderBroker().start()
+    broker.create("s")
+    return broker
+
+
+def publish(broker: ReaderBroker, *values: bytes) -> None:
+    for value in values:
+        broker.publish("s.a", value)
+    broker.tick(1)
+
+
+def values(messages: list[Delivered]) -> list[bytes]:
+    return [one.value for one in messages if one.stream_seq]
+
+
+def info(broker: ReaderBroker, name: str = "d") -> tuple[int, int, int, int, int, int, int]:
+    """Return delivered and floor (consumer, stream), in hand, redelivered, pending."""
+    told = broker.api(f"CONSUMER.INFO.s.{name}")
+    sequences = [told[part][of] for part in ("delivered", "ack_floor") for of in ("consumer_seq", "stream_seq")]
+    first, second, third, fourth = sequences
+    return first, second, third, fourth, told["num_ack_pending"], told["num_redelivered"], told["num_pending"]
+
+
+def test_a_durable_consumer_tells_its_config_and_state(broker: ReaderBroker) -> None:
+    made = broker.durable("s", "d")
+    assert "error" not in made, made
+    config = made["config"]
+    assert (config["durable_name"], config["ack_policy"], config["ack_wait"]) == ("d", "explicit", 30 * S)
+    assert (config["max_ack_pending"], config["max_deliver"]) == (1_000, -1)
+    assert "inactive_threshold" not in config
+    assert info(broker) == (0, 0, 0, 0, 0, 0, 0)
+    assert broker.api("CONSUMER.NAMES.s")["consumers"] == ["d"]
+
+
+def test_an_acked_message_does_not_come_again(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    publish(broker, b"1", b"2", b"3")
+    first, second = broker.pulled("s", "d", 2)
+    assert (first.stream_seq, first.consumer_seq, first.deliveries, first.pending) == (1, 1, 1, 2)
+    assert info(broker) == (2, 2, 0, 0, 2, 0, 1)
+    broker.ack(second)
+    assert info(broker) == (2, 2, 0, 0, 1, 0, 1)
+    broker.ack(first, b"+ACK")
+    assert info(broker) == (2, 2, 2, 2, 0, 0, 1)
+    broker.tick(31_000)
+    assert values(broker.pulled("s", "d", 5)) == [b"3"]
+
+
+def test_a_message_without_an_ack_comes_again_before_new_ones(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", ack_wait=2 * S)
+    publish(broker, b"1", b"2")
+    broker.pulled("s", "d", 1)
+    broker.tick(1_900)
+    assert values(broker.pulled("s", "d", 1)) == [b"2"]
+    broker.tick(200)
+    publish(broker, b"3")
+    (again, new, *_) = broker.pulled("s", "d", 5)
+    assert (again.value, again.deliveries, again.consumer_seq, again.stream_seq) == (b"1", 2, 3, 1)
+    assert (new.value, new.deliveries) == (b"3", 1)
+    assert info(broker)[4:] == (3, 1, 0)
+
+
+def test_a_waiting_request_gets_a_message_that_is_due(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", ack_wait=2 * S)
+    publish(broker, b"1")
+    broker.pulled("s", "d", 1)
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.d", json.dumps({"batch": 1, "expires": 30 * S}))
+    assert broker.delivered(inbox) == []
+    broker.tick(2_100)
+    assert values(broker.delivered(inbox)) == [b"1"]
+
+
+def test_a_client_says_when_a_message_is_to_come_again(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    publish(broker, b"1")
+    (first, *_) = broker.pulled("s", "d")
+    broker.ack(first, b"-NAK")
+    (second, *_) = broker.pulled("s", "d")
+    assert (second.value, second.deliveries) == (b"1", 2)
+    broker.ack(second, b'-NAK {"delay": 5000000000}')
+    assert values(broker.pulled("s", "d")) == []
+    broker.tick(4_900)
+    assert values(broker.pulled("s", "d")) == []
+    broker.tick(200)
+    (third, *_) = broker.pulled("s", "d")
+    assert third.deliveries == 3
+    broker.tick(29_000)
+    broker.ack(third, b"+WPI")
+    broker.tick(29_000)
+    assert values(broker.pulled("s", "d")) == []
+    broker.ack(third, b"+TERM broken")
+    broker.tick(60_000)
+    assert values(broker.pulled("s", "d")) == []
+    assert info(broker)[:5] == (3, 1, 3, 1, 0)
+
+
+def test_a_double_ack_is_answered_once_it_is_committed(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    publish(broker, b"1")
+    (first, *_) = broker.pulled("s", "d")
+    broker.ack(first, b"", reply="_INBOX.ack")
+    assert broker.answers["_INBOX.ack"] == b""
+
+
+def test_a_forged_ack_changes_nothing_and_gets_no_answer(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    publish(broker, b"1")
+    (first, *_) = broker.pulled("s", "d")
+    head, _, pending = first.reply.rpartition(".")
+    forged = f"{head[:-3]}{(int(head[-3:]) + 1) % 1_000:03}.{pending}"
+    broker.ack(first._replace(reply=forged), b"", reply="_INBOX.ack")
+    broker.ack(first._replace(reply=first.reply.replace(".s.d.", ".s.other.")), b"", reply="_INBOX.ack")
+    assert "_INBOX.ack" not in broker.answers
+    assert info(broker)[4] == 1
+
+
+def test_an_ack_with_the_next_request(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    publish(broker, b"1", b"2", b"3")
+    (first, *_) = broker.pulled("s", "d")
+    broker.ack(first, b'+NXT {"batch": 2}', reply="_INBOX.next")
+    assert values(broker.delivered("_INBOX.next")) == [b"2", b"3"]
+    assert info(broker)[4] == 2
+
+
+def test_max_deliver_is_kept_and_told(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", max_deliver=2, ack_wait=1 * S)
+    publish(broker, b"1")
+    for count in (1, 2):
+        (one, *_) = broker.pulled("s", "d")
+        assert one.deliveries == count
+        broker.tick(1_100)
+    assert values(broker.pulled("s", "d")) == []
+    assert info(broker)[:5] == (2, 1, 2, 1, 0)
+    told = json.loads(broker.answers["$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.s.d"])
+    assert (told["type"], told["stream_seq"], told["deliveries"]) == ("io.nats.jetstream.advisory.v1.max_deliver", 1, 2)
+
+
+def test_backoff_is_the_wait_of_each_delivery(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", backoff=[1 * S, 3 * S], max_deliver=5)
+    publish(broker, b"1")
+    broker.pulled("s", "d")
+    broker.tick(1_100)
+    assert values(broker.pulled("s", "d")) == [b"1"]
+    broker.tick(2_800)
+    assert values(broker.pulled("s", "d")) == []
+    broker.tick(300)
+    assert values(broker.pulled("s", "d")) == [b"1"]
+
+
+def test_max_ack_pending_stops_until_an_ack_comes(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", max_ack_pending=2)
+    publish(broker, b"1", b"2", b"3")
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.d", json.dumps({"batch": 3, "expires": 30 * S}))
+    first, second = broker.delivered(inbox)
+    broker.tick(100)
+    assert broker.delivered(inbox) == []
+    broker.ack(second)
+    assert values(broker.delivered(inbox)) == [b"3"]
+    assert first.value == b"1"
+
+
+def test_an_ack_of_all(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", ack_policy="all")
+    publish(broker, b"1", b"2", b"3")
+    _, second, _ = broker.pulled("s", "d", 3)
+    broker.ack(second)
+    assert info(broker)[:5] == (3, 3, 2, 2, 1)
+
+
+def test_a_durable_consumer_without_acks_goes_on_where_it_was(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", ack_policy="none")
+    publish(broker, b"1", b"2", b"3")
+    assert values(broker.pulled("s", "d", 2)) == [b"1", b"2"]
+    assert info(broker)[:5] == (2, 2, 2, 2, 0)
+
+
+def test_push_with_acks(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", deliver_subject="inbox", deliver_group="g", ack_wait=2 * S)
+    publish(broker, b"1", b"2")
+    first, second = broker.delivered("inbox")
+    assert (first.value, first.group) == (b"1", "g")
+    broker.ack(first)
+    broker.tick(2_100)
+    (again,) = broker.delivered("inbox")
+    assert (again.value, again.deliveries) == (b"2", 2)
+    broker.ack(second, b"+ACK")  # late: the work is done
+    assert info(broker)[:5] == (3, 2, 3, 2, 0)
+
+
+def test_messages_that_are_gone_leave_the_table(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", ack_wait=1 * S)
+    publish(broker, b"1", b"2", b"3")
+    broker.pulled("s", "d", 3)
+    assert "error" not in broker.api("STREAM.MSG.DELETE.s", {"seq": 2})
+    assert info(broker)[4] == 2
+    assert "error" not in broker.api("STREAM.PURGE.s", {"seq": 2})
+    assert info(broker)[4] == 1
+    broker.tick(1_100)
+    assert values(broker.pulled("s", "d", 3)) == [b"3"]
+    assert "error" not in broker.api("STREAM.PURGE.s")
+    broker.tick(1_100)
+    assert info(broker)[4] == 0
+    publish(broker, b"4")
+    assert values(broker.pulled("s", "d", 3)) == [b"4"]
+
+
+def test_a_consumer_is_there_again_after_a_crash(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", ack_wait=5 * S, description="mine")
+    publish(broker, b"1", b"2", b"3")
+    first, *_ = broker.pulled("s", "d", 2)
+    broker.ack(first, b"", reply="_INBOX.ack")
+    broker.tick(100)
+    after = broker.crash()
+    after.start()
+    after.tick(100)
+    told = after.api("CONSUMER.INFO.s.d")
+    assert told["config"]["description"] == "mine"
+    assert info(after) == (2, 2, 1, 1, 1, 0, 1)
+    assert values(after.pulled("s", "d", 5)) == [b"3"]
+    after.tick(5_100)
+    (again, *_) = after.pulled("s", "d", 5)
+    assert (again.value, again.deliveries) == (b"2", 2)
+
+
+def test_a_deleted_consumer_is_gone_also_after_a_crash(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    broker.durable("s", "e")
+    assert broker.api("CONSUMER.DELETE.s.d")["success"]
+    after = broker.crash()
+    after.start()
+    after.tick(100)
+    assert after.api("CONSUMER.NAMES.s")["consumers"] == ["e"]
+
+
+def test_update_pause_and_reset(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    publish(broker, b"1", b"2")
+    broker.pulled("s", "d", 2)
+    assert broker.durable("s", "d", max_ack_pending=7)["config"]["max_ack_pending"] == 7
+    assert broker.durable("s", "d", ack_policy="all")["error"]["err_code"] == 10012
+    reset = broker.api("CONSUMER.RESET.s.d", {"seq": 1})
+    assert "error" not in reset, reset
+    assert (reset["num_ack_pending"], reset["num_pending"]) == (0, 2)
+    (first, *_) = broker.pulled("s", "d", 2)
+    assert (first.stream_seq, first.consumer_seq, first.deliveries) == (1, 1, 1)
+    assert broker.api("CONSUMER.PAUSE.s.d", {"pause_until": "2099-01-01T00:00:00Z"})["paused"]
+    after = broker.crash()
+    after.start()
+    after.tick(100)
+    assert after.api("CONSUMER.INFO.s.d")["paused"]
+    assert after.api("CONSUMER.INFO.s.d")["config"]["max_ack_pending"] == 7
+
+
+@pytest.mark.parametrize("payload", [b"+NAK", b"\xff" * 50, b"-NAK {", b"-NAK xyz", b"+TERM\xff", b'-NAK {"delay":-5}'])
+def test_hostile_acks_do_no_harm(broker: ReaderBroker, payload: bytes) -> None:
+    broker.durable("s", "d")
+    publish(broker, b"1")
+    (one, *_) = broker.pulled("s", "d")
+    for reply in (
+        one.reply,
+        "$JS.ACK.s.d",
+        "$JS.ACK.s.d.1.2.3",
+        "$JS.ACK.s.d.x.y.z.a.b",
+        f"{one.reply}.7",
+        "$JS.ACK.s.",
+    ):
+        broker.deliver([(reply.encode(), None, None, payload)])
+        broker.deliver([(reply.encode(), b"_INBOX.ack", None, payload)])
+    assert broker.api("CONSUMER.INFO.s.d")["name"] == "d"
+
+
+def of_group(broker: ReaderBroker, **more: Any) -> list[Delivered]:
+    return broker.pulled("s", "d", group="g", **more)
+
+
+def test_overflow_only_lets_requests_out_beyond_their_limit(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", priority_policy="overflow", priority_groups=["g"])
+    publish(broker, b"1")
+    inbox = broker.send(
+        "CONSUMER.MSG.NEXT.s.d", json.dumps({"batch": 5, "expires": 30 * S, "group": "g", "min_pending": 3})
+    )
+    assert values(broker.delivered(inbox)) == []
+    publish(broker, b"2", b"3")
+    assert values(broker.delivered(inbox))[:1] == [b"1"]
+
+
+def test_the_least_priority_comes_first(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", priority_policy="prioritized", priority_groups=["g"])
+    low = json.dumps({"batch": 1, "expires": 30 * S, "group": "g", "priority": 2})
+    high = json.dumps({"batch": 1, "expires": 30 * S, "group": "g", "priority": 1})
+    later, sooner = broker.send("CONSUMER.MSG.NEXT.s.d", low), broker.send("CONSUMER.MSG.NEXT.s.d", high)
+    publish(broker, b"1")
+    assert [one.inbox for one in broker.delivered()] == [sooner]
+    publish(broker, b"2")
+    assert [one.inbox for one in broker.delivered()] == [later]
+
+
+def test_one_client_is_pinned(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", priority_policy="pinned_client", priority_groups=["g"], priority_timeout=5 * S)
+    publish(broker, b"1", b"2", b"3")
+    (first, *_) = of_group(broker)
+    pin = first.headers.decode().partition("Nats-Pin-Id: ")[2].split("\r\n")[0]
+    assert pin
+    assert broker.api("CONSUMER.INFO.s.d")["priority_groups"][0]["pinned_client_id"] == pin
+    assert values(of_group(broker, expires=1 * S)) == []
+    assert values(of_group(broker, id=pin)) == [b"2"]
+    assert of_group(broker, id="other")[0].status == "423 Nats-Pin-Id mismatch"
+    broker.tick(1_100)
+    assert broker.api("CONSUMER.UNPIN.s.d", {"group": "g"}).get("error") is None
+    assert values(of_group(broker)) == [b"3"]
+    assert broker.api("CONSUMER.UNPIN.s.d", {"group": "x"})["error"]["err_code"] == 10160
+
+
+def test_clients_that_create_the_same_consumer_at_once_all_get_it(broker: ReaderBroker) -> None:
+    request = json.dumps({"stream_name": "s", "config": {"durable_name": "d", "ack_policy": "explicit"}}).encode()
+    inboxes = [f"_INBOX.w{number}" for number in range(5)]
+    broker.deliver([(b"$JS.API.CONSUMER.CREATE.s.d", inbox.encode(), None, request) for inbox in inboxes])
+    for _ in range(100):
+        broker.tick(20)
+    answers = [json.loads(broker.answers[inbox]) for inbox in inboxes]
+    assert len({one.get("created") for one in answers}) == 1, answers
+    assert "error" not in answers[0]
+
+
+def test_an_ephemeral_consumer_with_acks_ends_when_nobody_asks(broker: ReaderBroker) -> None:
+    name = broker.consumer("s", ack_policy="explicit", inactive_threshold=5 * S)["name"]
+    broker.tick(4_000)
+    broker.pulled("s", name)
+    broker.tick(4_000)
+    assert broker.api("CONSUMER.NAMES.s")["consumers"] == [name]
+    broker.tick(6_100)
+    assert broker.api("CONSUMER.NAMES.s")["consumers"] == []
+    after = broker.crash()
+    after.start()
+    after.tick(100)
+    assert after.api("CONSUMER.NAMES.s")["consumers"] == []
+
+
+def test_a_consumer_that_is_deleted_can_be_made_again(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    publish(broker, b"1", b"2")
+    first, _ = broker.pulled("s", "d", 2)
+    assert broker.api("CONSUMER.DELETE.s.d")["success"]
+    assert "error" not in broker.durable("s", "d")
+    assert info(broker)[:5] == (0, 0, 0, 0, 0)
+    broker.ack(first, b"", reply="_INBOX.ack")  # of the one before
+    assert "_INBOX.ack" not in broker.answers
+    again, _ = broker.pulled("s", "d", 2)
+    assert (again.value, again.deliveries) == (b"1", 1)
