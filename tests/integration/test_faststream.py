@@ -21,7 +21,7 @@ from tests.conformance.servers import System
 from tests.docs.test_move_a_jetstream_application import serving
 from tests.extent import each_change
 
-STREAM = JStream(name="orders", subjects=["orders.>"])
+STREAM = "orders"
 
 
 def patient() -> ConsumerConfig:
@@ -56,39 +56,40 @@ async def started(broker: NatsBroker) -> AsyncIterator[None]:
 
 async def publish(broker: NatsBroker, count: int) -> None:
     for number in range(1, count + 1):
-        await broker.publish(f"order {number}", "orders.eu", stream=STREAM.name)
+        await broker.publish(f"order {number}", "orders.eu", stream=STREAM)
 
 
 @each_change
 @pytest.mark.parametrize("system", SYSTEMS)
 async def test_subscribers_of_streams(tmp_path: Path, system: System) -> None:
     pushed, shared, pulled, batched, failed = Got(), Got(), Got(), Got(), Got()
+    stream = JStream(STREAM, subjects=["orders.>"])  # FastStream declares an object once
     with serving(system, tmp_path) as url:
         broker = NatsBroker(url)
 
-        @broker.subscriber("orders.*", stream=STREAM, config=patient())
+        @broker.subscriber("orders.*", stream=stream, config=patient())
         async def push(value: str) -> None:
             pushed(value)
 
         for _ in range(2):
 
-            @broker.subscriber("orders.*", queue="workers", stream=STREAM, config=patient())
+            @broker.subscriber("orders.*", queue="workers", stream=stream, config=patient())
             async def work(value: str) -> None:
                 shared(value)
 
-        @broker.subscriber("orders.*", stream=STREAM, durable="pull", pull_sub=PullSub(batch_size=10), config=patient())
+        @broker.subscriber("orders.*", stream=stream, durable="pull", pull_sub=PullSub(batch_size=10), config=patient())
         async def pull(value: str) -> None:
             pulled(value)
 
         @broker.subscriber(
-            "orders.*", stream=STREAM, durable="batch", pull_sub=PullSub(batch_size=3, batch=True), config=patient()
+            "orders.*", stream=stream, durable="batch", pull_sub=PullSub(batch_size=3, batch=True), config=patient()
         )
         async def batch(values: list[str], message: NatsMessage) -> None:
             for value in values:
                 batched(value)
             await message.ack()
 
-        @broker.subscriber("orders.*", queue="fails", stream=STREAM, config=patient())
+        @broker.subscriber("orders.*", queue="fails", stream=stream, config=patient())
         async def fails_once(value: str, message: NatsMessage) -> None:
             delivered = message.raw_message.metadata.num_delivered
             failed(f"{value}, delivery {delivered}")
@@ -114,7 +115,7 @@ async def acked(broker: NatsBroker, consumer: str) -> None:
     assert broker.connection is not None
     jetstream = broker.connection.jetstream()
     async with asyncio.timeout(DEADLINE_S):
-        while (info := await jetstream.consumer_info(STREAM.name, consumer)).num_ack_pending or info.num_pending:
+        while (info := await jetstream.consumer_info(STREAM, consumer)).num_ack_pending or info.num_pending:
             pass
 
 

@@ -1,4 +1,4 @@
-"""What serves JetStream's API: Penstock's brokers with a nats-server, or JetStream, of one or three replicas.
+"""Servers of JetStream's API: Penstock's brokers with a nats-server, or JetStream, of one or three replicas.
 
 Rules: Both get the same requests. The CPU of all `processes` counts: brokers and nats-server, or the nats-servers with
 JetStream. A server of one replica can be killed and started again on its files: of Penstock the broker, while its
@@ -31,7 +31,7 @@ class ApiServer(Protocol):
 
     @property
     def address(self) -> Address:
-        """Where clients connect."""
+        """Address that clients connect to."""
 
     @property
     def processes(self) -> Mapping[str, int]:
