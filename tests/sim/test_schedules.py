@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
@@ -60,11 +61,13 @@ class Delays:
                 value = b"%d-%d %d" % (own, number, due_us)
                 at = datetime.fromtimestamp(due_us / 1_000_000, UTC).isoformat()
                 headers = {"Nats-Schedule": f"@at {at}", "Nats-Schedule-Target": "jobs.sent"}
-                try:
+                is_certain = subject not in self.doubtful
+                self.doubtful.add(subject)  # this program may be killed meanwhile
+                with contextlib.suppress(penstock.PenstockError):
                     await client.publish(subject, value, headers=headers, timeout=5)
                     self.last[subject] = value
-                except penstock.PenstockError:
-                    self.doubtful.add(subject)
+                    if is_certain:
+                        self.doubtful.discard(subject)
                 await asyncio.sleep(self.random.random())
 
     async def follow(self) -> None:

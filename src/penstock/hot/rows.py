@@ -225,6 +225,10 @@ class BatchRows:
                         rollup_row = row
         return HeaderRequests(found, has_ttls, has_rollups, rollup_row, is_bad)
 
+    def has_header(self, line: bytes) -> bool:
+        """True if some row may have a header that begins so; `line` begins with CR LF."""
+        return line in self._bytes(_HEADERS, _VALUES)
+
     def lifetimes_us(self, least_us: _int, shortest_us: _int, longest_us: _int) -> bytearray:
         """Return each row's time to live in µs, as int64; 0: for ever. With a message id it is at least `least_us`.
 

@@ -224,26 +224,27 @@ def admit(
     mistyped: bytes | None = None,
     room: Room = ANY_ROOM,
     counted_from: int = 0,
+    verdicts: bytes | None = None,
 ) -> Admission:
     """Return the rows of `group` for a log from `log_start` to `log_end`. Pure, except that `ids` and `lasts` record
     the rows. `is_added`: an older partition may have earlier messages of a subject. `values`: has made the marks
     `mistyped` (`marks_of`), or counts misfits; None: values are not checked. `room`: of a
     stream that refuses what does not fit. `counted_from`: offset from which on the messages of a subject count.
+    `verdicts`: on what concerns schedules in `group`; None: it is checked here, where there is any.
     """
     table, found_lasts, found_counts = (None,) * 3 if lasts is None else (lasts.table, lasts.found, lasts.found_counts)
-
-    def classified(verdicts: bytes | None) -> Classified:
-        return classify(
-            group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
-            rules.acks_envelopes, ids, rules.dedup_window_us is not None, table, log_start, rules.allows_ttls,
-            rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added, *room, rules.subject_max,
-            counted_from, rules.refuses_subjects, found_counts, rules.is_only, verdicts,
-        )  # fmt: skip
-
-    found = classified(None)
+    found = classify(
+        group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
+        rules.acks_envelopes, ids, rules.dedup_window_us is not None, table, log_start, rules.allows_ttls,
+        rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added, *room, rules.subject_max, counted_from,
+        rules.refuses_subjects, found_counts, rules.is_only, verdicts,
+    )  # fmt: skip
     if found.needs_schedules:
         group, verdicts = schedules.checked(group, rules.scheduled)
-        found = classified(verdicts)
+        return admit(
+            group, rules, log_end=log_end, log_start=log_start, ids=ids, lasts=lasts, is_added=is_added, values=values,
+            mistyped=mistyped, room=room, counted_from=counted_from, verdicts=verdicts,
+        )  # fmt: skip
     if found.needs_ids or found.needs_lasts:
         out = Admission(found.rows, needs_ids=found.needs_ids, needs_lasts=found.needs_lasts)
         out.unknown, out.uncounted = [*dict.fromkeys(found.unknown)], [*dict.fromkeys(found.uncounted)]

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from penstock.base.config import Intake
-from penstock.base.ids import Offset
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset, PartitionId
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
+    AppendRequest,
     DeleteMessagesRequest,
     DeleteMessagesResponse,
     PurgeSubjectRequest,
@@ -21,7 +23,7 @@ from penstock.messages import (
 )
 from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.due_schedules import FindDue
-from tests.unit.node.harness import Broker, Row
+from tests.unit.node.harness import Broker, Row, batch_of
 
 SCHEDULED: dict[str, Any] = {"allow_message_schedules": True, "allow_rollup": True, "dedup_window_ms": None}
 TARGET = "Nats-Schedule-Target: orders.sent"
@@ -224,6 +226,18 @@ def test_without_the_option_schedules_are_refused() -> None:
     publish(broker, "s", b"v", TARGET)
     broker.settle()
     assert [ack.err_code for ack in broker.acks] == [10188, 10188, 0, 0, 0]
+    broker.stop()
+
+
+def test_an_append_with_a_schedule_is_refused() -> None:
+    broker = started()
+    block = b"NATS/1.0\r\nNats-Schedule: @at 2020-01-01T00:00:00Z\r\nNats-Schedule-Target: orders.sent\r\n\r\n"
+    request = AppendRequest(stream_id=broker.stream_id("orders"), partition=PartitionId(0))
+    caller = broker.request(request, batch_of([("orders.s", None, b"v", block)]))
+    broker.settle()
+    refusal = broker.replies[caller].response
+    assert isinstance(refusal, RemoteError)
+    assert (refusal.code, "over NATS" in refusal.message) == (ErrorCode.BAD_REQUEST, True)
     broker.stop()
 
 

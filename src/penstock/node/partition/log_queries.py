@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 _KEY = 7  # index of the key column's first buffer; for the value column _VALUE
 _VALUE = 10
+_SCHEDULE_LINE = b"\r\nNats-Schedule"
 
 
 class QueryGivenUpError(PenstockError):
@@ -458,6 +459,7 @@ class RowRules(NamedTuple):
     allowed: tuple[str, ...] | None = None  # subjects on which the client may append; None: all of the stream's
     values: ValueCheck | None = None  # refuses rows whose values do not fit their schemas; None: values are not checked
     former_subjects: tuple[str, ...] = ()  # on which rows of another log may be, too
+    allows_schedules: bool = False
 
     @classmethod
     def of(cls, config: StreamConfig, partition: int, own: OwnKeys | None = None) -> RowRules:
@@ -469,6 +471,7 @@ class RowRules(NamedTuple):
             config.allow_rollup,
             own,
             former_subjects=config.held_subjects[len(config.subjects) :],
+            allows_schedules=config.allows_schedules,
         )
 
     def check(self, rows: BatchRows, *, are_placed: bool = False) -> HeaderRequests:
@@ -497,6 +500,9 @@ class RowRules(NamedTuple):
         if are_placed:
             allowed = asked if self.allows_ttls else asked._replace(has_ttls=False)
             return allowed if self.allows_rollups else allowed._replace(has_rollups=False, rollup_row=-1)
+        if self.allows_schedules and rows.has_header(_SCHEDULE_LINE):
+            text = "a message has a header Nats-Schedule or Nats-Scheduler, and the stream sends scheduled messages"
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}: publish it over NATS")
         if asked.is_bad:
             text = (
                 "a Nats-TTL is neither seconds, nor a duration such as 1h30m of a second at least, nor 'never'; or a "
