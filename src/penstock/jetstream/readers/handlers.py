@@ -20,7 +20,7 @@ from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.conversations import Answered, Asked, Conversation
 from penstock.jetstream.errors import invalid_json, not_empty, stream_not_found, too_many_rules, unavailable, unreadable
-from penstock.jetstream.gateway import Gateway, Handler
+from penstock.jetstream.gateway import Gateway, Handler, Talk
 from penstock.jetstream.readers.config import (
     ConsumerRequest,
     ReaderConfig,
@@ -60,8 +60,9 @@ class ConsumerApi:
         self._new_name = new_name
         self._opening = 0
 
-    def handlers(self) -> Mapping[str, Handler]:
-        talks = {
+    def talks(self) -> Mapping[str, Talk]:
+        """Return what answers in steps, by operation."""
+        return {
             "CONSUMER.CREATE": self._create,
             "CONSUMER.DURABLE.CREATE": self._create,
             "CONSUMER.INFO": self._info,
@@ -73,13 +74,14 @@ class ConsumerApi:
             "CONSUMER.UNPIN": self._unpin,
         }
 
-        def talking(talk: Callable[[ApiCall, ApiSubject, Now], Conversation]) -> Handler:
+    def handlers(self) -> Mapping[str, Handler]:
+        def talking(talk: Talk) -> Handler:
             def handle(call: ApiCall, subject: ApiSubject, now: Now) -> None:
                 self._gateway.converse(call, subject, now, talk(call, subject, now))
 
             return handle
 
-        return {**{name: talking(talk) for name, talk in talks.items()}, "CONSUMER.MSG.NEXT": self._next}
+        return {**{name: talking(talk) for name, talk in self.talks().items()}, "CONSUMER.MSG.NEXT": self._next}
 
     # Create
 
