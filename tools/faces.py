@@ -34,6 +34,7 @@ _SOURCES = {
     "penstock.client.aio": ("connect", "Client"),
     "penstock.client.consume.consumers": ("Consumer",),
     "penstock.client.consume.groups": ("Groups",),
+    "penstock.client.consume.stream_consumers": ("StreamConsumers",),
     "penstock.client.append.producing": ("Producer",),
     "penstock.client.append.staging": ("Staging",),
     "penstock.client.consume.tables": ("Table",),
@@ -53,6 +54,7 @@ _BY_HAND = {
     "Client.__init__": "\n".join(
         [
             "self.groups = Groups(client.groups, thread)",
+            "self.consumers = StreamConsumers(client.consumers, thread)",
             "self.staging = Staging(client.staging, thread)",
             "self.users = Users(client.users, thread)",
             "self._publishes = PublishQueue(client, thread)",

@@ -48,6 +48,7 @@ from penstock.client.checks import (
 from penstock.client.consume.consumers import Consumer, consumer_settings
 from penstock.client.consume.groups import Groups
 from penstock.client.consume.positions import GroupPositions
+from penstock.client.consume.stream_consumers import StreamConsumers
 from penstock.client.consume.tables import Table
 from penstock.client.errors import StreamChanged, StreamNotFound
 from penstock.client.link.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers
@@ -198,6 +199,7 @@ class Client(OfThisProcess):
         self._streams = NamedStreams(link)
         self._positions = GroupPositions(link, self._streams)
         self.groups = Groups(self._positions)
+        self.consumers = StreamConsumers(link, self._streams)
         self.staging = Staging(link, self._streams)
         self._appender = Appender(link, self._streams)
         self.users = Users(link)

@@ -96,8 +96,7 @@ def _led(gateway: Gateway, request: AskConsumersRequest) -> tuple[StreamState, s
 
 
 def _seen(gateway: Gateway, request: AskConsumersRequest, state: StreamState, name: str) -> bool:
-    """True if JetStream's API shows the partition: only then it can have consumers. Raise RemoteError if one is named.
-    """
+    """True if JetStream's API shows the partition: else it has no consumers. Raise RemoteError if one is named."""
     found = gateway.stream(name)
     if found is not None and real_ids(found.stream_id)[0] == state.stream_id:
         return True

@@ -62,8 +62,7 @@ class OpenConversations:
         self.open: dict[OpenConversation, None] = {}
 
     def begin(self, end: Callable[[bytes | ApiError], None], now: Now, conversation: Conversation) -> None:
-        """Have `end` called once, with what the conversation returns, or with its refusal; perhaps before this returns.
-        """
+        """Have `end` called once with what the conversation returns, or its refusal; perhaps before this returns."""
         if len(self.open) >= CONVERSATIONS_MAX:
             conversation.close()
             end(too_many_requests())

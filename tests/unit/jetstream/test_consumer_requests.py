@@ -55,9 +55,7 @@ def request(broker: Broker, operation: str, consumer: str = "", stream: str = "o
     if isinstance(fields.get("config"), dict):
         fields["config"] = json.dumps(fields["config"])
     stream_id = broker.node.image.by_name(stream).stream_id
-    return AskConsumersRequest(
-        stream_id=stream_id, operation=ConsumerOperation(operation), consumer=consumer, **fields
-    )
+    return AskConsumersRequest(stream_id=stream_id, operation=ConsumerOperation(operation), consumer=consumer, **fields)
 
 
 def ask(broker: ReaderBroker, operation: str, consumer: str = "", **fields: Any) -> list[dict[str, Any]]:

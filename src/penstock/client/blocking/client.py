@@ -19,6 +19,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 from collections.abc import Callable, Generator, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from uuid import UUID
@@ -33,8 +34,9 @@ from penstock.client.append.staged_runs import Published
 from penstock.client.append.staging import PublishedQuery, Staged
 from penstock.client.blocking.threads import LoopThread, PublishQueue, opened
 from penstock.client.checks import require
-from penstock.client.consume import consumers, groups, tables
+from penstock.client.consume import consumers, groups, stream_consumers, tables
 from penstock.client.consume.groups import Group, GroupConsumer, GroupOffset
+from penstock.client.consume.stream_consumers import AckPolicy, ConsumerInfo
 from penstock.client.consume.tables import T
 from penstock.client.link.credentials import Given
 from penstock.client.link.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
@@ -133,6 +135,7 @@ class Client(OfThisProcess):
         self._client = client
         self._thread = thread
         self.groups = Groups(client.groups, thread)
+        self.consumers = StreamConsumers(client.consumers, thread)
         self.staging = Staging(client.staging, thread)
         self.users = Users(client.users, thread)
         self._publishes = PublishQueue(client, thread)
@@ -1053,6 +1056,131 @@ class Groups:
     def delete(self, group: str, stream: StreamName | None = None, *, timeout: float = 10.0) -> list[Group]:
         """Delete a group's committed offsets, in a stream or in all; return the groups. GroupInUse: it has members."""
         return self._thread.run(self._groups.delete(group, stream, timeout=timeout))
+
+
+class StreamConsumers:
+    """`client.consumers`: the consumers of JetStream's API."""
+
+    def __init__(self, streamconsumers: stream_consumers.StreamConsumers, thread: LoopThread) -> None:
+        self._streamconsumers = streamconsumers
+        self._thread = thread
+
+    def all(self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0) -> list[ConsumerInfo]:
+        """Return the consumers of a stream that the user may see, by partition and name. StreamNotFound.
+
+        RemoteError jetstream_off: the brokers do not answer JetStream's API.
+        """
+        return self._thread.run(self._streamconsumers.all(stream, partition=partition, timeout=timeout))
+
+    def info(
+        self, stream: StreamName, name: str, *, partition: int | None = None, timeout: float = 10.0
+    ) -> ConsumerInfo:
+        """Return one consumer. ConsumerNotFound, StreamNotFound.
+
+        `partition`: that of the consumer; required if the stream has several.
+        """
+        return self._thread.run(self._streamconsumers.info(stream, name, partition=partition, timeout=timeout))
+
+    def create(
+        self,
+        stream: StreamName,
+        name: str,
+        *,
+        subject: str | Sequence[str] = (),
+        start: Start = EARLIEST,
+        acks: AckPolicy = "explicit",
+        ack_wait: float | None = None,
+        deliveries_max: int | None = None,
+        ack_pending_max: int | None = None,
+        backoff: Sequence[float] = (),
+        order_by: str | None = None,
+        inactive_after: float | None = None,
+        description: str = "",
+        config: Mapping[str, Any] | None = None,
+        partition: int | None = None,
+        timeout: float = 10.0,
+    ) -> ConsumerInfo:
+        """Create a pull consumer, or return the existing one if it has the same config. ConsumerExists: another one.
+
+        `subject`: what it takes, with wildcards; nothing: all. `start`: EARLIEST, LATEST (what comes from now on), an
+        offset, or a time. `acks`: "explicit" (each message), "all" (an ack counts for all before it), "none".
+        `ack_wait`: seconds until a message without an ack is delivered again, at most `deliveries_max` times in all;
+        `backoff`: other waits, for each delivery in turn. `ack_pending_max`: delivered messages without an ack.
+        `order_by`: "key", "subject" or "token:N" (a token of the subject, from 1 on): messages alike in it are with
+        one client at a time, in order. `inactive_after`: it is deleted after so many seconds without a client; None: a
+        durable consumer, which stays, if it has acks, and JetStream's 5 s otherwise.
+        `config`: other fields of JetStream's config; they win. InvalidConfig, RemoteError bad_request: JetStream's API
+        refuses it. NotAuthorized, StreamNotFound.
+        """
+        return self._thread.run(
+            self._streamconsumers.create(
+                stream,
+                name,
+                subject=subject,
+                start=start,
+                acks=acks,
+                ack_wait=ack_wait,
+                deliveries_max=deliveries_max,
+                ack_pending_max=ack_pending_max,
+                backoff=backoff,
+                order_by=order_by,
+                inactive_after=inactive_after,
+                description=description,
+                config=config,
+                partition=partition,
+                timeout=timeout,
+            )
+        )
+
+    def pause(
+        self,
+        stream: StreamName,
+        name: str,
+        until: datetime | timedelta | None = None,
+        *,
+        partition: int | None = None,
+        timeout: float = 10.0,
+    ) -> ConsumerInfo:
+        """Have a consumer deliver nothing until a time, or for a while; None: until `resume`. ConsumerNotFound.
+
+        Acks count meanwhile. ValueError: a datetime without a time zone.
+        """
+        return self._thread.run(self._streamconsumers.pause(stream, name, until, partition=partition, timeout=timeout))
+
+    def resume(
+        self, stream: StreamName, name: str, *, partition: int | None = None, timeout: float = 10.0
+    ) -> ConsumerInfo:
+        """Have a paused consumer go on; one that is not paused stays as it is. ConsumerNotFound."""
+        return self._thread.run(self._streamconsumers.resume(stream, name, partition=partition, timeout=timeout))
+
+    def reset(
+        self,
+        stream: StreamName,
+        name: str,
+        to: Start | None = None,
+        *,
+        partition: int | None = None,
+        timeout: float = 10.0,
+    ) -> ConsumerInfo:
+        """Have a consumer go on at a place of the log, and forget what was delivered and not acked. ConsumerNotFound.
+
+        `to`: EARLIEST, LATEST, an offset or a time; None: behind what it has delivered. RemoteError bad_request: a
+        place before the one at which the consumer was to begin, or a `start` that allows no reset.
+        """
+        return self._thread.run(self._streamconsumers.reset(stream, name, to, partition=partition, timeout=timeout))
+
+    def delete(self, stream: StreamName, name: str, *, partition: int | None = None, timeout: float = 10.0) -> None:
+        """Delete a consumer, and what it knows of deliveries and acks; for good. ConsumerNotFound, StreamNotFound."""
+        self._thread.run(self._streamconsumers.delete(stream, name, partition=partition, timeout=timeout))
+
+    def peek(
+        self, stream: StreamName, name: str, n: int = 10, *, partition: int | None = None, timeout: float = 10.0
+    ) -> list[Message]:
+        """Return the next `n` messages that a consumer will deliver for the first time; it does not notice.
+
+        What was delivered before and will be delivered again is not among them. The user needs the right to read them.
+        """
+        return self._thread.run(self._streamconsumers.peek(stream, name, n, partition=partition, timeout=timeout))
 
 
 class Producer(OfThisProcess):

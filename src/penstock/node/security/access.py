@@ -129,7 +129,7 @@ C = TypeVar("C", bound=Command)
 
 
 def consumer_group(name: str) -> str:
-    """Return the group as which rules name a consumer of JetStream's API; a group of Penstock has no `:` in its name."""
+    """Return the name by which rules name a consumer of JetStream's API, as a group: those of Penstock have no `:`."""
     return f"consumer:{name}"
 
 
