@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tests.fuzz import (
     targets_batches,
     targets_config,
+    targets_consumers,
     targets_gateway,
     targets_groups,
     targets_hot,
@@ -42,6 +43,7 @@ TARGETS: dict[str, Target] = _by_name(
         targets_metadata,
         targets_groups,
         targets_config,
+    targets_consumers,
         targets_node,
         targets_gateway,
         targets_hot,
