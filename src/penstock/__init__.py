@@ -88,6 +88,9 @@ if TYPE_CHECKING:
         InvalidSchema as InvalidSchema,
     )
     from penstock.client.errors import (
+        LateAck as LateAck,
+    )
+    from penstock.client.errors import (
         LogTruncated as LogTruncated,
     )
     from penstock.client.errors import (
@@ -218,6 +221,7 @@ _MODULE_OF = {
     "ConsumerExists": "penstock.client.errors",
     "ConsumerNotFound": "penstock.client.errors",
     "ConsumerInfo": "penstock.client.consume.stream_consumers",
+    "LateAck": "penstock.client.errors",
     "CorruptRange": "penstock.client.errors",
     "GroupInUse": "penstock.client.errors",
     "IncompatibleSchema": "penstock.client.errors",
@@ -320,6 +324,7 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "ConsumerExists",
     "ConsumerNotFound",
     "ConsumerInfo",
+    "LateAck",
     "CorruptRange",
     "GroupInUse",
     "IncompatibleSchema",

@@ -110,8 +110,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
     schemas = {f"penstock schema {name}" for name in ("register", "list", "show", "forget")}
     groups = {f"penstock group {name}" for name in ("list", "show", "reset", "delete")}
     consumers = {
-        f"penstock consumer {name}"
-        for name in ("ls", "info", "peek", "create", "pause", "resume", "reset", "delete")
+        f"penstock consumer {name}" for name in ("ls", "info", "peek", "create", "pause", "resume", "reset", "delete")
     }
     groups |= consumers
     cluster = {f"penstock cluster {name}" for name in ("features", "api", "take-api", "upgrade")}

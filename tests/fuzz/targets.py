@@ -43,7 +43,7 @@ TARGETS: dict[str, Target] = _by_name(
         targets_metadata,
         targets_groups,
         targets_config,
-    targets_consumers,
+        targets_consumers,
         targets_node,
         targets_gateway,
         targets_hot,

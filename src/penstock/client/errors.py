@@ -159,6 +159,10 @@ class NotABroker(Unavailable):
     """Something else listens there, such as a NATS server."""
 
 
+class LateAck(OperationalError):  # noqa: N818
+    """Nobody took the ack: the message was given to another client meanwhile, or its consumer is gone."""
+
+
 class OutcomeUnknown(OperationalError):  # noqa: N818
     """The connection broke after an append was sent, or a producer got no answer in time.
 

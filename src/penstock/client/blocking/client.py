@@ -34,12 +34,13 @@ from penstock.client.append.staged_runs import Published
 from penstock.client.append.staging import PublishedQuery, Staged
 from penstock.client.blocking.threads import LoopThread, PublishQueue, opened
 from penstock.client.checks import require
-from penstock.client.consume import consumers, groups, stream_consumers, tables
+from penstock.client.consume import consumers, groups, queues, stream_consumers, tables
+from penstock.client.consume.consumer_config import AckPolicy
 from penstock.client.consume.groups import Group, GroupConsumer, GroupOffset
-from penstock.client.consume.stream_consumers import AckPolicy, ConsumerInfo
+from penstock.client.consume.stream_consumers import ConsumerInfo
 from penstock.client.consume.tables import T
 from penstock.client.link.credentials import Given
-from penstock.client.link.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
+from penstock.client.link.keywords import ConsumerOptions, PublishOptions, QueueConfig, StreamChanges, StreamOptions
 from penstock.client.link.of_this_process import OfThisProcess
 from penstock.client.link.read_from import ReadFrom, Which
 from penstock.client.link.tls import TlsOptions
@@ -778,6 +779,37 @@ class Client(OfThisProcess):
 
     # Writing
 
+    def queue(
+        self,
+        stream: StreamName,
+        name: str,
+        *,
+        create: bool = True,
+        batch: int = limits.QUEUE_BATCH_DEFAULT,
+        follow: bool = True,
+        domain: str | None = None,
+        timeout: float = 10.0,
+        **config: Unpack[QueueConfig],
+    ) -> Queue:
+        """Work on the messages of a stream together with other clients: each until its ack. Use it in `with`.
+
+        It is the consumer `name` of JetStream's API, made if it is missing; `config` describes it, as in
+        `client.consumers.create`: `subject`, `start`, `acks`, `ack_wait`, `deliveries_max`, `ack_pending_max`,
+        `backoff`, `order_by` ("key", "subject", "token:N": messages alike in it are with one client at a time, in
+        order), `inactive_after`, `description`. With `create=False` it has to be there. Messages come over NATS, with
+        the rights of JetStream's API; up to `batch` of each partition are in this client's hand at a time. Without
+        `follow` it ends where nothing is left. `domain`: of JetStream's API, such as "penstock", where brokers do not
+        answer it as `$JS.API`. `timeout`: of connecting and of creating.
+        ConsumerExists: it is there with another config. ConsumerNotFound, StreamNotFound, Unavailable; RemoteError
+        bad_request: JetStream's API refuses it.
+        """
+        return Queue(
+            self._client.queue(
+                stream, name, create=create, batch=batch, follow=follow, domain=domain, timeout=timeout, **config
+            ),
+            self._thread,
+        )
+
     @overload
     def publish(self, subject: str, value: Value, *, ack: Acked = ..., **options: Unpack[PublishOptions]) -> PubAck: ...
 
@@ -1056,6 +1088,135 @@ class Groups:
     def delete(self, group: str, stream: StreamName | None = None, *, timeout: float = 10.0) -> list[Group]:
         """Delete a group's committed offsets, in a stream or in all; return the groups. GroupInUse: it has members."""
         return self._thread.run(self._groups.delete(group, stream, timeout=timeout))
+
+
+class QueueMessage(OfThisProcess):
+    """A message in this client's hand. End its turn with `ack`, `ack_sync`, `nak` or `term`, once."""
+
+    def __init__(self, queuemessage: queues.QueueMessage, thread: LoopThread) -> None:
+        self._queuemessage = queuemessage
+        self._thread = thread
+
+    @property
+    def subject(self) -> str:
+        """The subject on which it was published."""
+        return self._queuemessage.subject
+
+    @property
+    def value(self) -> bytes:
+        """The payload; empty for a tombstone."""
+        return self._queuemessage.value
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers; of one that is repeated, the last value."""
+        return self._queuemessage.headers
+
+    @property
+    def key(self) -> bytes | None:
+        """The message's key; None: it has none."""
+        return self._queuemessage.key
+
+    @property
+    def partition(self) -> int:
+        """Number of its partition."""
+        return self._queuemessage.partition
+
+    @property
+    def offset(self) -> int:
+        """Its offset in the partition."""
+        return self._queuemessage.offset
+
+    @property
+    def deliveries(self) -> int:
+        """How often it was delivered, this time included; from 2 on it may have been worked on before."""
+        return self._queuemessage.deliveries
+
+    @property
+    def pending(self) -> int:
+        """How many messages the consumer had not delivered yet."""
+        return self._queuemessage.pending
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was stored."""
+        return self._queuemessage.timestamp
+
+    @property
+    def is_ended(self) -> bool:
+        """True once this client has acked it, given it back or ended it."""
+        return self._queuemessage.is_ended
+
+    def __repr__(self) -> str:
+        return repr(self._queuemessage)
+
+    def ack(self) -> None:
+        """Say that the work is done; it is sent, not confirmed: after a crash the message may come again."""
+        self._thread.run(self._queuemessage.ack())
+
+    def ack_sync(self, *, timeout: float = 10.0) -> None:
+        """Say that the work is done, and wait until the ack is stored: then the message does not come again.
+
+        LateAck: nobody took it. TimedOut: no answer; the ack may be stored.
+        """
+        self._thread.run(self._queuemessage.ack_sync(timeout=timeout))
+
+    def nak(self, delay: float | None = None) -> None:
+        """Give it back: it is delivered again, at once or after `delay` seconds, perhaps to another client."""
+        self._thread.run(self._queuemessage.nak(delay))
+
+    def in_progress(self) -> None:
+        """Say that the work goes on: the time until it is delivered again begins anew."""
+        self._thread.run(self._queuemessage.in_progress())
+
+    def term(self, reason: str = "") -> None:
+        """End it without success: it is not delivered again, and the consumer's dead letters get it, if it has some."""
+        self._thread.run(self._queuemessage.term(reason))
+
+
+class Queue(OfThisProcess):
+    """Messages to work on, shared with other clients; use it in `with`, and iterate over it.
+
+    Made by `Client.queue`. Several tasks may iterate over one queue: each message goes to one of them.
+    """
+
+    def __init__(self, queue: queues.Queue, thread: LoopThread) -> None:
+        self._queue = queue
+        self._thread = thread
+
+    @property
+    def name(self) -> str:
+        """Name of the consumer."""
+        return self._queue.name
+
+    def __repr__(self) -> str:
+        return repr(self._queue)
+
+    def close(self) -> None:
+        """Stop, and give back what was not handed over. May be called twice; acks that were sent before are kept."""
+        self._thread.run(self._queue.close())
+
+    def __enter__(self) -> Queue:
+        try:
+            self._thread.run(self._queue.open())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Queue:
+        return self
+
+    def __next__(self) -> QueueMessage:
+        self._thread.run(self._queue.open())
+        if (message := self._thread.run(self._queue.take())) is None:
+            raise StopIteration
+        return QueueMessage(message, self._thread)
 
 
 class StreamConsumers:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.base.ids import PartitionId, TimestampUs
-from penstock.base.subjects import subject_mistake
-from penstock.client.checks import duration_s, fixed_place_of, several, whole_number
+from penstock.client.checks import fixed_place_of, whole_number
+from penstock.client.consume.consumer_config import ORDER_BY, AckPolicy, consumer_config
 from penstock.client.link.link import Link
 from penstock.client.publish_format import a_kind
 from penstock.client.read.batches import messages_of
@@ -27,10 +27,7 @@ from penstock.messages import AskConsumersRequest, AskConsumersResponse, Consume
 
 UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)
 """The end of a pause without one."""
-ORDER_BY = "penstock.order_by"
-"""Key of a consumer's metadata: what is never in two hands at once (`key`, `subject` or `token:N`)."""
 _PEEKED_ROWS_MAX = 256  # rows of a batch that is read for a look
-AckPolicy = Literal["explicit", "all", "none"]
 
 
 class ConsumerInfo(NamedTuple):
@@ -131,13 +128,19 @@ class StreamConsumers:
         """
         info = await self._streams.now(stream, timeout)
         number = _own_partition(info, partition)
-        fields: dict[str, Any] = {"ack_policy": acks, **_durability(name, acks, inactive_after)}
-        fields |= _delivery(several(subject), ack_wait, deliveries_max, ack_pending_max, backoff)
-        fields |= await self._start(info, number, start, timeout)
-        if order_by is not None:
-            fields["metadata"] = {ORDER_BY: order_by}
-        if description:
-            fields["description"] = description
+        fields = consumer_config(
+            name,
+            subject=subject,
+            start=start,
+            acks=acks,
+            ack_wait=ack_wait,
+            deliveries_max=deliveries_max,
+            ack_pending_max=ack_pending_max,
+            backoff=backoff,
+            order_by=order_by,
+            inactive_after=inactive_after,
+            description=description,
+        )
         return await self._one(
             info,
             name,
@@ -262,15 +265,6 @@ class StreamConsumers:
         answer, raw = await self._link.call(request, AskConsumersResponse, timeout_s=timeout)
         return msgspec.json.decode(bytes(raw), type=list[dict[str, Any]]), answer.skip_next
 
-    async def _start(self, info: StreamInfo, number: PartitionId, start: Start, timeout: float) -> dict[str, Any]:
-        place = fixed_place_of(start)
-        if place == EARLIEST:
-            return {"deliver_policy": "all"}
-        if place == LATEST:
-            return {"deliver_policy": "new"}
-        found = await find_place(self._link, info.stream_id, number, place, timeout)
-        return {"deliver_policy": "by_start_sequence", "opt_start_seq": found.offset + 1}
-
 
 def _own_partition(info: StreamInfo, partition: int | None) -> PartitionId:
     """Return the partition of a consumer. ValueError: the stream has several, and none is given."""
@@ -278,41 +272,6 @@ def _own_partition(info: StreamInfo, partition: int | None) -> PartitionId:
         text = f"stream {info.name} has {len(info.partitions)} partitions, and a consumer belongs to one of them"
         raise ValueError(f"{text}: say which with partition=")
     return partition_number(info, partition)
-
-
-def _durability(name: str, acks: str, inactive_after: float | None) -> dict[str, Any]:
-    if inactive_after is not None:
-        return {"inactive_threshold": _nanoseconds("inactive_after", inactive_after)}
-    return {} if acks == "none" else {"durable_name": name}
-
-
-def _delivery(
-    subjects: tuple[str, ...],
-    ack_wait: float | None,
-    deliveries_max: int | None,
-    ack_pending_max: int | None,
-    backoff: Sequence[float],
-) -> dict[str, Any]:
-    """Return the fields of JetStream's config that are given."""
-    for one in subjects:
-        if (mistake := subject_mistake(one, wildcards=True)) is not None:
-            raise ValueError(mistake)
-    fields: dict[str, Any] = {}
-    if subjects:
-        fields |= {"filter_subject": subjects[0]} if len(subjects) == 1 else {"filter_subjects": list(subjects)}
-    if ack_wait is not None:
-        fields["ack_wait"] = _nanoseconds("ack_wait", ack_wait)
-    if deliveries_max is not None:
-        fields["max_deliver"] = whole_number("deliveries_max", deliveries_max)
-    if ack_pending_max is not None:
-        fields["max_ack_pending"] = whole_number("ack_pending_max", ack_pending_max)
-    if backoff:
-        fields["backoff"] = [_nanoseconds("backoff", one) for one in backoff]
-    return fields
-
-
-def _nanoseconds(what: str, seconds: float) -> int:
-    return round(duration_s(what, seconds) * 1e9)
 
 
 def _info(stream: StreamInfo, partition: PartitionId, found: dict[str, Any]) -> ConsumerInfo:
