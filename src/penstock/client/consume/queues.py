@@ -262,16 +262,17 @@ class Queue(OfThisProcess):
 
     async def take(self) -> QueueMessage | None:
         """Return the next message; None: nothing is left, without `follow`, or the queue is closed."""
-        while True:
-            if self._failure is not None:
-                raise self._failure
-            if self._is_closed or (self._pulls and not self._running and self._ready.empty()):
-                return None
+        while not self._is_closed:
             found = await self._ready.get()
             if found is not None:
                 return found
-            if not self._running and self._ready.empty():
-                self._ready.put_nowait(None)  # for other tasks that iterate
+            if not self._running or self._is_closed or self._failure is not None:
+                if self._ready.empty():
+                    self._ready.put_nowait(None)  # for other tasks that iterate
+                break
+        if self._failure is not None:
+            raise self._failure
+        return None
 
     async def close(self) -> None:
         """Stop, and give back what was not handed over. May be called twice; acks that were sent before are kept."""
