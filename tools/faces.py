@@ -34,6 +34,8 @@ _SOURCES = {
     "penstock.client.aio": ("connect", "Client"),
     "penstock.client.consume.consumers": ("Consumer",),
     "penstock.client.consume.groups": ("Groups",),
+    "penstock.client.consume.queues": ("Queue", "QueueMessage"),
+    "penstock.client.consume.stream_consumers": ("StreamConsumers",),
     "penstock.client.append.producing": ("Producer",),
     "penstock.client.append.staging": ("Staging",),
     "penstock.client.consume.tables": ("Table",),
@@ -45,6 +47,7 @@ _FACES = frozenset(name for names in _SOURCES.values() for name in names)
 _HIDDEN = {
     "Consumer": {"open", "take", "each", "is_due", "checkpoint", "hand_over", "shown", "check_messages"},
     "Table": {"load", "moved"},
+    "Queue": {"open", "take"},
 }
 
 # Bodies that do not follow; {} are the arguments. Those of `__init__` come after its first lines.
@@ -53,6 +56,7 @@ _BY_HAND = {
     "Client.__init__": "\n".join(
         [
             "self.groups = Groups(client.groups, thread)",
+            "self.consumers = StreamConsumers(client.consumers, thread)",
             "self.staging = Staging(client.staging, thread)",
             "self.users = Users(client.users, thread)",
             "self._publishes = PublishQueue(client, thread)",
@@ -73,6 +77,9 @@ _BY_HAND = {
     "Client.flush": "self._publishes.flush(timeout)",
     "Consumer.next_batch": "batch = self._thread.run(self._consumer.hand_over())\n"
     "return None if batch is None else self._consumer.shown(batch)",
+    "Queue.__anext__": "self._thread.run(self._queue.open())\n"
+    "if (message := self._thread.run(self._queue.take())) is None:\n    raise StopIteration\n"
+    "return QueueMessage(message, self._thread)",
     "Table.changes": "return self._thread.steps(self._table.changes)",
     "Table.close": "with contextlib.suppress(OperationalError):\n    self._thread.run(self._table.close())",
 }

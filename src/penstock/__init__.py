@@ -63,6 +63,15 @@ if TYPE_CHECKING:
     from penstock.client.consume.groups import (
         GroupOffset as GroupOffset,
     )
+    from penstock.client.consume.stream_consumers import (
+        ConsumerInfo as ConsumerInfo,
+    )
+    from penstock.client.errors import (
+        ConsumerExists as ConsumerExists,
+    )
+    from penstock.client.errors import (
+        ConsumerNotFound as ConsumerNotFound,
+    )
     from penstock.client.errors import (
         CorruptRange as CorruptRange,
     )
@@ -77,6 +86,9 @@ if TYPE_CHECKING:
     )
     from penstock.client.errors import (
         InvalidSchema as InvalidSchema,
+    )
+    from penstock.client.errors import (
+        LateAck as LateAck,
     )
     from penstock.client.errors import (
         LogTruncated as LogTruncated,
@@ -206,6 +218,10 @@ _MODULE_OF = {
     "connect": "penstock.client.blocking.client",
     "Consumer": "penstock.client.blocking.client",
     "Producer": "penstock.client.blocking.client",
+    "ConsumerExists": "penstock.client.errors",
+    "ConsumerNotFound": "penstock.client.errors",
+    "ConsumerInfo": "penstock.client.consume.stream_consumers",
+    "LateAck": "penstock.client.errors",
     "CorruptRange": "penstock.client.errors",
     "GroupInUse": "penstock.client.errors",
     "IncompatibleSchema": "penstock.client.errors",
@@ -305,6 +321,10 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "OperationalError",
     "ConfigError",
     "CorruptionError",
+    "ConsumerExists",
+    "ConsumerNotFound",
+    "ConsumerInfo",
+    "LateAck",
     "CorruptRange",
     "GroupInUse",
     "IncompatibleSchema",

@@ -97,6 +97,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "user",
             "acl",
             "group",
+            "consumer",
             "import",
             "keys",
             "pipeline",
@@ -108,6 +109,10 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
     idl = {f"penstock idl {name}" for name in ("compile", "check", "docs")}
     schemas = {f"penstock schema {name}" for name in ("register", "list", "show", "forget")}
     groups = {f"penstock group {name}" for name in ("list", "show", "reset", "delete")}
+    consumers = {
+        f"penstock consumer {name}" for name in ("ls", "info", "peek", "create", "pause", "resume", "reset", "delete")
+    }
+    groups |= consumers
     cluster = {f"penstock cluster {name}" for name in ("features", "api", "take-api", "upgrade")}
     keys = {f"penstock keys {name}" for name in ("list", "new", "rewrap")}
     users = {f"penstock user {name}" for name in ("add", "list", "rotate", "limit", "delete")}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tests.fuzz import (
     targets_batches,
     targets_config,
+    targets_consumer_requests,
     targets_consumers,
     targets_gateway,
     targets_groups,
@@ -44,6 +45,7 @@ TARGETS: dict[str, Target] = _by_name(
         targets_groups,
         targets_consumers,
         targets_config,
+        targets_consumer_requests,
         targets_node,
         targets_gateway,
         targets_hot,

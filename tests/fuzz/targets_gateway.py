@@ -25,7 +25,7 @@ _REQUEST, _PASSED_ON, _WITHOUT_REPLY, _DESERTED = range(4)
 _API = b"$JS.API."
 
 
-class _FuzzedBroker(ReaderBroker):
+class FuzzedBroker(ReaderBroker):
     """Looks at each command that the gateway publishes: none may have another in it."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class _FuzzedBroker(ReaderBroker):
 
 def gateway(modules: Modules, data: bytes) -> object:
     """Every request is answered or dropped, and nothing stays behind; afterwards the broker stores and reads."""
-    broker = _FuzzedBroker().start()
+    broker = FuzzedBroker().start()
     broker.create("orders", allow_rollup=True)
     broker.publish("orders.x", b"before", b"more", reply="r")
     broker.consumer("orders", "c")
@@ -233,7 +233,7 @@ def _drawn(chance: Random, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: _value(chance) for name in names if chance.random() < 3 / len(names)}
 
 
-def _good_consumer(chance: Random) -> dict[str, Any]:
+def made_consumer(chance: Random) -> dict[str, Any]:
     config: dict[str, Any] = {"ack_policy": "none"}
     if chance.random() < 0.5:
         config |= {"deliver_subject": chance.choice(("_INBOX.d", "forbidden.d", "orders.y")), "flow_control": True}
@@ -257,7 +257,7 @@ def _body(chance: Random, operation: str) -> bytes:
         return b'{"config":' + chance.choice((b"[", b'{"a":')) * depth
     body = _drawn(chance, _FIELDS[kind])
     if kind == "CONSUMER.CREATE" and chance.random() < 0.8:
-        body = {"stream_name": "orders", "config": _good_consumer(chance)}
+        body = {"stream_name": "orders", "config": made_consumer(chance)}
     elif kind == "STREAM.CREATE" and chance.random() < 0.8:
         body |= {"name": chance.choice(("orders", "new")), "subjects": chance.choice((["new.*"], ["orders.>"]))}
     elif kind in _SOUND and chance.random() < 0.5:

@@ -13,7 +13,8 @@ its messages may be there. `admin` allows everything; `monitor` and `admin` name
 | `create`         | creating streams; by subjects only, since a stream stores what comes there     |
 | `alter`          | changing config, partitions and intake                                         |
 | `delete`         | deleting the stream, or its oldest messages                                    |
-| `commit_offsets` | consumer groups: offsets and members; archives: their reports                  |
+| `commit_offsets` | consumer groups: offsets and members; archives: their reports; consumers of    |
+|                  | JetStream's API, as the groups `consumer:NAME`: create, pause, reset, delete   |
 | `register`       | registering schemas that are compatible; with `alter`: others, forgetting them |
 | `monitor`        | seeing the state of brokers, all streams and groups; no messages, no changes   |
 | `admin`          | all of this, users, rules, and the state of brokers                            |

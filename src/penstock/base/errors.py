@@ -83,6 +83,9 @@ class ErrorCode(StrEnum):
     BROKER_UNAVAILABLE = "broker_unavailable"
     UNKNOWN_MEMBER = "unknown_member"  # it left the group, or its session timed out
     FENCED_GENERATION = "fenced_generation"  # another member of the group may own the partition by now
+    CONSUMER_NOT_FOUND = "consumer_not_found"
+    CONSUMER_EXISTS = "consumer_exists"  # with another config
+    JETSTREAM_OFF = "jetstream_off"  # this broker does not answer JetStream's API, so it has no consumers
     GROUP_IN_USE = "group_in_use"  # it has members, and only they may commit
     TLS_REQUIRED = "tls_required"  # the connection is plain, but this broker requires TLS
     CERTIFICATE_REFUSED = "certificate_refused"  # it is missing, or not valid for this purpose

@@ -308,6 +308,13 @@ GROUPS_IN_USE_MAX = 1_000  # groups with members, per partition of the stream of
 PRODUCERS_PER_ANSWER_MAX = 1_000  # per partition, in one page of a list
 GROUP_STREAMS_PER_ANSWER_MAX = 4_096  # pairs of group and stream in one page of a list
 
+# Consumers of JetStream's API, asked about over the socket
+CONSUMER_NAME_CHARS_MAX = 255  # as JetStream
+CONSUMER_PAUSE_UNTIL_US_MAX = 253_402_300_799_999_999  # the end of the year 9999, the last that JetStream can write
+CONSUMER_CONFIG_CHARS_MAX = 192 * KIB  # JSON: the filters and metadata that a consumer may have
+QUEUE_BATCH_DEFAULT = 10  # messages that a client of a queue asks for at once
+QUEUE_BATCH_MAX = 10_000
+
 # Schemas
 SCHEMA_BYTES_MAX = 768 * KIB  # text and closure of one, as UTF-8: a request and a row with them stay below their limits
 SCHEMA_FILES_MAX = 100  # included by one contract

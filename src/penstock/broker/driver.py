@@ -42,9 +42,11 @@ from penstock.ingest.nats import (
     ServerComplaint,
     SubscriptionRefused,
 )
+from penstock.jetstream.consumer_requests import ask_consumers
 from penstock.jetstream.gateway import ACK_GROUP, GATEWAY_GROUP, Gateway
 from penstock.jetstream.node_access import GatewayCaller
 from penstock.messages import (
+    AskConsumersRequest,
     CertificateInfo,
     JoinResponse,
     NatsStatus,
@@ -321,6 +323,9 @@ class Driver:
                 caller.connection.reply(caller, PassApiCallsResponse(), None)
                 return
             origin = ClientOrigin(caller.connection.handshake.client_name, caller.connection.peer)
+            if self.gateway is not None and isinstance(request, AskConsumersRequest):
+                ask_consumers(self.gateway, self._node.authorized(caller, request, b"", self.now(), who, origin))
+                return
             self._node.request(caller, request, raw, self.now(), who, origin)
         except RemoteError as refusal:
             caller.connection.reply(caller, refusal, None)

@@ -92,6 +92,7 @@ COMMANDS: dict[str, _Place | _Extra] = {
     "acl": _Place("access.acl", BROKER_PANEL),
     "stream": _Place("stream.streams", DATA_PANEL),
     "group": _Place("stream.groups", DATA_PANEL),
+    "consumer": _Place("stream.consumers", DATA_PANEL),
     "pipeline": _Place("pipeline.command", DATA_PANEL),
     "schema": _Place("stream.schemas", DATA_PANEL),
     "idl": _Place("idl.command", DATA_PANEL),

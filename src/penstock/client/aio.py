@@ -48,11 +48,13 @@ from penstock.client.checks import (
 from penstock.client.consume.consumers import Consumer, consumer_settings
 from penstock.client.consume.groups import Groups
 from penstock.client.consume.positions import GroupPositions
+from penstock.client.consume.queues import Queue, Source, queue_settings, sources_of
+from penstock.client.consume.stream_consumers import StreamConsumers
 from penstock.client.consume.tables import Table
 from penstock.client.errors import StreamChanged, StreamNotFound
 from penstock.client.link.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers
 from penstock.client.link.credentials import Given, credentials_of
-from penstock.client.link.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
+from penstock.client.link.keywords import ConsumerOptions, PublishOptions, QueueConfig, StreamChanges, StreamOptions
 from penstock.client.link.link import CREATE_GRACE_S, Link
 from penstock.client.link.of_this_process import OfThisProcess
 from penstock.client.link.read_from import LEADER, ReadFrom, Which, read_from_of
@@ -198,6 +200,7 @@ class Client(OfThisProcess):
         self._streams = NamedStreams(link)
         self._positions = GroupPositions(link, self._streams)
         self.groups = Groups(self._positions)
+        self.consumers = StreamConsumers(link, self._streams)
         self.staging = Staging(link, self._streams)
         self._appender = Appender(link, self._streams)
         self.users = Users(link)
@@ -962,6 +965,46 @@ class Client(OfThisProcess):
         return Consumer(self._positions, self._schemas, consumer_settings(stream, group, start, timeout, options))
 
     # Writing
+
+    def queue(
+        self,
+        stream: StreamName,
+        name: str,
+        *,
+        create: bool = True,
+        batch: int = limits.QUEUE_BATCH_DEFAULT,
+        follow: bool = True,
+        domain: str | None = None,
+        timeout: float = 10.0,
+        **config: Unpack[QueueConfig],
+    ) -> Queue:
+        """Work on the messages of a stream together with other clients: each until its ack. Use it in `async with`.
+
+        It is the consumer `name` of JetStream's API, made if it is missing; `config` describes it, as in
+        `client.consumers.create`: `subject`, `start`, `acks`, `ack_wait`, `deliveries_max`, `ack_pending_max`,
+        `backoff`, `order_by` ("key", "subject", "token:N": messages alike in it are with one client at a time, in
+        order), `inactive_after`, `description`. With `create=False` it has to be there. Messages come over NATS, with
+        the rights of JetStream's API; up to `batch` of each partition are in this client's hand at a time. Without
+        `follow` it ends where nothing is left. `domain`: of JetStream's API, such as "penstock", where brokers do not
+        answer it as `$JS.API`. `timeout`: of connecting and of creating.
+        ConsumerExists: it is there with another config. ConsumerNotFound, StreamNotFound, Unavailable; RemoteError
+        bad_request: JetStream's API refuses it.
+        """
+        wanted, _ = name_and_id(stream)
+        settings = queue_settings(
+            wanted,
+            name,
+            batch=batch,
+            follow=follow,
+            domain=domain,
+            timeout=timeout,
+            config=dict(config) if create else None,
+        )
+
+        async def sources(timeout_s: float) -> list[Source]:
+            return sources_of(await self._streams.now(stream, timeout_s))
+
+        return Queue(settings, self._publications.apart, sources)
 
     @overload
     async def publish(

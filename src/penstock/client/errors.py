@@ -93,6 +93,14 @@ class MessageNotFound(RemoteError, LookupError):  # noqa: N818
     """No message has that offset, that key, or that subject."""
 
 
+class ConsumerNotFound(RemoteError, LookupError):  # noqa: N818
+    """The partition has no consumer (of JetStream's API) of that name: it was deleted, or its inactivity ended it."""
+
+
+class ConsumerExists(RemoteError):  # noqa: N818
+    """A consumer (of JetStream's API) of that name exists, with another config; nothing was changed."""
+
+
 class GroupInUse(RemoteError):  # noqa: N818
     """The group has members, and only they may commit; `details` has their number, `members`."""
 
@@ -151,6 +159,10 @@ class NotABroker(Unavailable):
     """Something else listens there, such as a NATS server."""
 
 
+class LateAck(OperationalError):  # noqa: N818
+    """Nobody took the ack: the message was given to another client meanwhile, or its consumer is gone."""
+
+
 class OutcomeUnknown(OperationalError):  # noqa: N818
     """The connection broke after an append was sent, or a producer got no answer in time.
 
@@ -170,6 +182,8 @@ _BY_CODE: dict[str, type[RemoteError]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
     ErrorCode.LOG_TRUNCATED: LogTruncated,
     ErrorCode.MESSAGE_NOT_FOUND: MessageNotFound,
+    ErrorCode.CONSUMER_NOT_FOUND: ConsumerNotFound,
+    ErrorCode.CONSUMER_EXISTS: ConsumerExists,
     ErrorCode.GROUP_IN_USE: GroupInUse,
     ErrorCode.UNKNOWN_MEMBER: MemberFenced,
     ErrorCode.FENCED_GENERATION: MemberFenced,

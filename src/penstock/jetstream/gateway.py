@@ -119,6 +119,8 @@ _ANYWHERE = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE"})
 """Operations about a stream for which any broker asks the metadata leader: they need no partition leader."""
 
 Handler = Callable[[ApiCall, ApiSubject, Now], None]
+Talk = Callable[[ApiCall, ApiSubject, Now], Conversation]
+"""Answers a request in steps."""
 
 
 class Part(Protocol):
@@ -201,6 +203,7 @@ class Gateway:
         self.reader_numbers: Callable[[], ReaderNumbers] = lambda: NO_READERS
         # by operation; of requests without a stream, and of those about a stream that is led here
         self.handlers: dict[str, Handler] = {}
+        self.talks: dict[str, Talk] = {}  # by operation; those that the socket API asks for, too
         self.lookups = Lookups(self)
         self.conversations = OpenConversations(self)
         self.parts: list[Part] = []
@@ -439,7 +442,14 @@ class Gateway:
 
     def converse(self, call: ApiCall, subject: ApiSubject, now: Now, conversation: Conversation) -> None:
         """Answer a call with what the conversation returns, or with its refusal."""
-        self.conversations.begin(call, subject, now, conversation)
+
+        def end(answer: bytes | ApiError) -> None:
+            if isinstance(answer, ApiError):
+                self.refuse(call, subject, answer)
+            else:
+                self.answer(call, answer)
+
+        self.conversations.begin(end, now, conversation)
 
     def answer(self, call: ApiCall, payload: bytes, headers: bytes | None = None) -> None:
         """Answer a call on its reply subject."""
@@ -543,7 +553,7 @@ class Gateway:
         state = self.stream(name)
         if state is None or len(state.partitions) > 1 or state.partitions[0].leader != self.node.broker_id:
             return None
-        return None if self._reading_refusal(state) is not None else state
+        return None if self.reading_refusal(state) is not None else state
 
     def pass_on(self, name: str, calls: Callable[[], Iterator[ApiCall]]) -> bool:
         """Pass on calls about a stream of one partition that another broker leads; False: this one has to answer."""
@@ -560,6 +570,14 @@ class Gateway:
         names = sorted(name for name in image.names if not name.startswith("__"))
         seen = (image.by_name(name) for name in self.authorization.seen_names(names))
         return [state for state in seen if not state.config.is_internal]
+
+    def reading_refusal(self, stream: StreamState | None) -> ApiError | None:
+        """Return why nothing may be asked of the API now, or not these messages."""
+        if self.node.access.is_guarded and self.user is None:
+            return not_allowed(
+                "the API has no user here: start the brokers with --jetstream-user NAME (setting jetstream_user)"
+            )
+        return None if stream is None else unreadable(stream)
 
     @property
     def authorization(self) -> Authorization:
@@ -767,20 +785,12 @@ class Gateway:
         is_partition = stream is not None and is_partition_stream(stream)
         if is_partition and subject.operation in _MANAGING and subject.operation != "STREAM.CREATE":
             return invalid_config(f"stream {subject.stream} is a partition of another stream, and can only be read")
-        if (refusal := self._reading_refusal(stream if subject.operation in _READING else None)) is not None:
+        if (refusal := self.reading_refusal(stream if subject.operation in _READING else None)) is not None:
             return refusal
         if call.headers is not None and _asks_for_too_much(call.headers):
             is_direct = subject.operation == "DIRECT.GET"
             return ApiError(412, 10185, "Required Api Level" if is_direct else "JetStream minimum api level required")
         return None
-
-    def _reading_refusal(self, stream: StreamState | None) -> ApiError | None:
-        """Return why nothing may be asked of the API now, or not these messages."""
-        if self.node.access.is_guarded and self.user is None:
-            return not_allowed(
-                "the API has no user here: start the brokers with --jetstream-user NAME (setting jetstream_user)"
-            )
-        return None if stream is None else unreadable(stream)
 
     def _send_passed_on(self) -> None:
         passed, self._to_pass_on = self._to_pass_on, {}

@@ -1,6 +1,6 @@
 """Conversations without an answer: asks their questions, again where that helps, and ends each within its time.
 
-Rules: a conversation ends once, with the answer of its call, a refusal, or the error of a bug. It has _TIMEOUT_US for
+Rules: a conversation ends once, with the answer of its call, a refusal, or the error of a bug. It has TIMEOUT_US for
 all its questions; what an optional one lacks by then is left out.
 
     begin ──▶ asks ──all answered──▶ goes on ──▶ asks … ──▶ answer
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Deed, Question
 from penstock.jetstream.errors import (
     ApiError,
@@ -48,8 +47,7 @@ _RETRY_US = 50_000
 class OpenConversation:
     """A conversation without an answer."""
 
-    call: ApiCall
-    subject: ApiSubject
+    end: Callable[[bytes | ApiError], None]  # answers the call, or refuses it
     conversation: Conversation
     deadline_us: int
     questions: Asked = ()
@@ -64,13 +62,13 @@ class OpenConversations:
         self._gateway = gateway
         self.open: dict[OpenConversation, None] = {}
 
-    def begin(self, call: ApiCall, subject: ApiSubject, now: Now, conversation: Conversation) -> None:
-        """Answer a call with what the conversation returns, or with its refusal."""
+    def begin(self, end: Callable[[bytes | ApiError], None], now: Now, conversation: Conversation) -> None:
+        """Have `end` called once with what the conversation returns, or its refusal; perhaps before this returns."""
         if len(self.open) >= CONVERSATIONS_MAX:
             conversation.close()
-            self._gateway.refuse(call, subject, too_many_requests())
+            end(too_many_requests())
             return
-        one = OpenConversation(call, subject, conversation, now.elapsed_us + TIMEOUT_US)
+        one = OpenConversation(end, conversation, now.elapsed_us + TIMEOUT_US)
         self.open[one] = None
         self._go_on(one, None)
 
@@ -164,10 +162,7 @@ class OpenConversations:
     def _end(self, one: OpenConversation, end: bytes | ApiError) -> None:
         del self.open[one]
         one.conversation.close()
-        if isinstance(end, ApiError):
-            self._gateway.refuse(one.call, one.subject, end)
-        else:
-            self._gateway.answer(one.call, end)
+        one.end(end)
 
 
 def _begin(deed: Deed, heard: Callable[[RemoteError | None], None]) -> None:

@@ -14,6 +14,7 @@ Rules:
 | `streams`   | streams, partitions, their state; create, alter, delete    |
 | `records`   | fetch, get, list offsets, append                           |
 | `deleting`  | deletion of single messages, and of those of a subject     |
+| `consumers` | consumers of JetStream's API                               |
 | `groups`    | consumer groups: commit and fetch offsets, list, heartbeat |
 | `staging`   | staged rows, published exactly once (transactions)         |
 | `verifying` | verification of a replica, and checksums of its rows       |
@@ -59,6 +60,7 @@ from penstock.messages.cluster import (
     TakeApiRequest,
     TakeApiResponse,
 )
+from penstock.messages.consumers import AskConsumersRequest, AskConsumersResponse, ConsumerOperation
 from penstock.messages.deleting import (
     AwaitErasureRequest,
     AwaitErasureResponse,
@@ -259,6 +261,8 @@ __all__ = [
     "AppendOnceResponse",
     "AppendRequest",
     "AppendResponse",
+    "AskConsumersRequest",
+    "AskConsumersResponse",
     "AuthenticateRequest",
     "AuthenticateResponse",
     "AwaitErasureRequest",
@@ -278,6 +282,7 @@ __all__ = [
     "CommitOffsetsRequest",
     "CommitOffsetsResponse",
     "CommittedOffset",
+    "ConsumerOperation",
     "CreateStreamRequest",
     "CreateStreamResponse",
     "CreateUserRequest",

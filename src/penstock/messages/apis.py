@@ -35,6 +35,7 @@ from penstock.messages.cluster import (
     TakeApiRequest,
     TakeApiResponse,
 )
+from penstock.messages.consumers import AskConsumersRequest, AskConsumersResponse
 from penstock.messages.deleting import (
     AwaitErasureRequest,
     AwaitErasureResponse,
@@ -214,6 +215,7 @@ class Api(IntEnum):
     LIST_SUBJECTS = 48
     FIND_MESSAGES = 49
     TAKE_API = 50
+    ASK_CONSUMERS = 51
     # Between the brokers of a cluster:
     PEER_HELLO = 64
     RAFT = 65
@@ -313,6 +315,7 @@ _TABLE = (
     ApiSpec(Api.LIST_SUBJECTS, ListSubjectsRequest, ListSubjectsResponse, 1, 1, True, Target.LEADER, QuotaKind.FETCH),
     ApiSpec(Api.FIND_MESSAGES, FindMessagesRequest, FindMessagesResponse, 1, 1, True, Target.LEADER, QuotaKind.FETCH),
     ApiSpec(Api.TAKE_API, TakeApiRequest, TakeApiResponse, 1, 1, True),
+    ApiSpec(Api.ASK_CONSUMERS, AskConsumersRequest, AskConsumersResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),

@@ -736,16 +736,28 @@ class Node:
         origin: ClientOrigin = NO_ORIGIN,
     ) -> None:
         """Answer a request now or later, with exactly one reply to `caller`. `who` is the logged-in user, or None."""
-        if self._is_stopped:
-            self._outbox.reply(caller, STOPPING)
-            return
-        self._at(now)
         try:
-            call = Call(caller, self.access.of(who), request, raw, now, origin)
-            call.authorize()
+            call = self.authorized(caller, request, raw, now, who, origin)
             self._router.handlers[type(request)](call, request)
         except RemoteError as error:
             self._outbox.reply(caller, error)
+
+    def authorized(
+        self,
+        caller: Hashable,
+        request: Request,
+        raw: bytes | memoryview,
+        now: Now,
+        who: Principal | None = None,
+        origin: ClientOrigin = NO_ORIGIN,
+    ) -> Call:
+        """Return the call of a request that the caller may send; it is an event. Raise RemoteError."""
+        if self._is_stopped:
+            raise RemoteError(STOPPING.code, STOPPING.message)
+        self._at(now)
+        call = Call(caller, self.access.of(who), request, raw, now, origin)
+        call.authorize()
+        return call
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget the pending requests of disconnected callers."""

@@ -15,6 +15,7 @@
 | truncate, report archived, verify             | `truncations`, `archives`, `verifying`          |
 | peers: fetch, progress, ranges, ids, leases   | `leader_replication`, `repairs`, `remote_dedup`, `leases` |
 | peers: all others                             | `peer_requests`, through `cluster`              |
+| ask consumers                                 | refused: the gateway answers them, if it is on  |
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import (
     AlterStreamRequest,
     AlterUserRequest,
+    AskConsumersRequest,
     ChangeRulesRequest,
     CreateStreamRequest,
     CreateUserRequest,
@@ -166,6 +168,7 @@ class RequestRouter:
             VerifyRequest: partial(self.verifying.ask, find),
             ReportArchivedRequest: partial(replicas.archives.ask, find),
             LeaseRequest: replicas.leases.promise,
+            AskConsumersRequest: _without_api,
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
             ReplicaRangeRequest: partial(replicas.repairs.serve, find),
@@ -202,3 +205,8 @@ class RequestRouter:
 
     def _replica_progress(self, call: Call, request: ReplicaProgressRequest) -> None:
         self._replicas.leader_replication.progress(call.caller, request, self._replicas.roles.live, call.now)
+
+
+def _without_api(call: Call, request: AskConsumersRequest) -> None:
+    text = "this broker does not answer JetStream's API (setting jetstream_api = off), so its streams have no consumers"
+    raise RemoteError(ErrorCode.JETSTREAM_OFF, f"{text}; start the brokers with --jetstream-api auto")

@@ -65,6 +65,7 @@ def python_reference() -> str:
     parts += [f"`client.{name}`: {_text(getattr(blocking.Client, name))}" for name in _ASKS]
     parts += _calls("client", blocking.Client)
     parts += ["## Groups", *_calls("client.groups", blocking.Groups)]
+    parts += ["## Consumers of JetStream's API", *_calls("client.consumers", blocking.StreamConsumers)]
     parts += ["## Staging", *_calls("client.staging", blocking.Staging)]
     parts += [call_text("penstock.partitions_of", penstock.partitions_of)]
     parts += ["## Users", *_users()]

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Hashable
 from itertools import count
 from typing import Any, Self
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.jetstream.api import jetstream_gateway
+from penstock.jetstream.consumer_requests import ask_consumers
 from penstock.jetstream.gateway import ACK_GROUP, ALL_RIGHTS, GATEWAY_GROUP, ApiRights
 from penstock.jetstream.node_access import GatewayCaller
-from penstock.messages import PassApiCallsRequest, PassApiCallsResponse, Request
+from penstock.messages import AskConsumersRequest, PassApiCallsRequest, PassApiCallsResponse, Request
 from penstock.metadata.api_decisions import ApiDecision
 from penstock.node.step import Payload, PeerRequest, Reply, Step
 from penstock.vfs.memory import MemoryVfs
@@ -57,6 +59,18 @@ class WithApi(Broker):
         self.others: tuple[bytes | None, bytes] | None = NO_RESPONDERS
         self.probes: list[tuple[str, str]] = []  # subject, and where the answer goes
         self.has_jetstream = has_jetstream
+
+    def _pass_on(self, caller: Hashable, request: Request, raw: bytes) -> None:
+        """As the driver: the gateway answers requests for consumers."""
+        if not isinstance(request, AskConsumersRequest):
+            super()._pass_on(caller, request, raw)
+            return
+        try:
+            call = self.node.authorized(caller, request, raw, self.clock.now, self.who, self.origin)
+        except RemoteError as refusal:
+            self.node.outbox.reply(caller, refusal)
+        else:
+            ask_consumers(self.gateway, call)
 
     def connect_api(self) -> None:
         """The connection to NATS is up: the gateway finds out who else serves the API."""

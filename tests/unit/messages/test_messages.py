@@ -83,6 +83,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "LIST_SUBJECTS": 48,
         "FIND_MESSAGES": 49,
         "TAKE_API": 50,
+        "ASK_CONSUMERS": 51,
         "PEER_HELLO": 64,
         "RAFT": 65,
         "REPLICA_FETCH": 66,

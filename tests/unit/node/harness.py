@@ -397,9 +397,12 @@ class Broker:
         self.replies.pop(caller, None)
         self.payloads.pop(caller, None)
         self.open_requests.add(caller)
-        self.node.request(caller, request, bytes(raw), self.clock.now, self.who, self.origin)
+        self._pass_on(caller, request, bytes(raw))
         self.turn()
         return caller
+
+    def _pass_on(self, caller: Hashable, request: Request, raw: bytes) -> None:
+        self.node.request(caller, request, raw, self.clock.now, self.who, self.origin)
 
     def answer(self, caller: Hashable, kind: type[_R]) -> _R:
         """The answer to `caller`, which must be of this type."""

@@ -32,6 +32,17 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     return _beginning(incomplete, _asked(ctx, _group_names))
 
 
+def complete_consumer(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the consumers of the stream that was typed before."""
+    stream = str(ctx.params.get("stream") or "")
+
+    def names(client: Client) -> list[str]:
+        found = client.consumers.all(stream, timeout=COMPLETION_TIMEOUT_S)
+        return list(dict.fromkeys(one.name for one in found))
+
+    return _beginning(incomplete, _asked(ctx, names)) if stream else []
+
+
 def complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return user names; users who are not administrators get only their own."""
     return _beginning(incomplete, _asked(ctx, _user_names))

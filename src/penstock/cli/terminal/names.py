@@ -42,6 +42,16 @@ def group_name(name: str | None) -> str | None:
     return _checked(name, None if name is None else group_mistake(name))
 
 
+def consumer_name(name: str | None) -> str | None:
+    """Return the consumer name, which is a subject token. Raise BadParameter if it is not a valid one."""
+    mistake = None
+    if name == "":
+        mistake = "a consumer needs a name"
+    elif name is not None and not _JETSTREAM.fullmatch(name):
+        mistake = f"{name!r} is not a consumer's name: it must not hold white space, '.', '*', '>' or slashes"
+    return _checked(name, mistake)
+
+
 def user_name(name: str | None) -> str | None:
     """Return the user name. Raise BadParameter if it is not a valid one."""
     from penstock.access.users import user_name_mistake

@@ -19,6 +19,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 from collections.abc import Callable, Generator, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from uuid import UUID
@@ -33,11 +34,13 @@ from penstock.client.append.staged_runs import Published
 from penstock.client.append.staging import PublishedQuery, Staged
 from penstock.client.blocking.threads import LoopThread, PublishQueue, opened
 from penstock.client.checks import require
-from penstock.client.consume import consumers, groups, tables
+from penstock.client.consume import consumers, groups, queues, stream_consumers, tables
+from penstock.client.consume.consumer_config import AckPolicy
 from penstock.client.consume.groups import Group, GroupConsumer, GroupOffset
+from penstock.client.consume.stream_consumers import ConsumerInfo
 from penstock.client.consume.tables import T
 from penstock.client.link.credentials import Given
-from penstock.client.link.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
+from penstock.client.link.keywords import ConsumerOptions, PublishOptions, QueueConfig, StreamChanges, StreamOptions
 from penstock.client.link.of_this_process import OfThisProcess
 from penstock.client.link.read_from import ReadFrom, Which
 from penstock.client.link.tls import TlsOptions
@@ -133,6 +136,7 @@ class Client(OfThisProcess):
         self._client = client
         self._thread = thread
         self.groups = Groups(client.groups, thread)
+        self.consumers = StreamConsumers(client.consumers, thread)
         self.staging = Staging(client.staging, thread)
         self.users = Users(client.users, thread)
         self._publishes = PublishQueue(client, thread)
@@ -775,6 +779,37 @@ class Client(OfThisProcess):
 
     # Writing
 
+    def queue(
+        self,
+        stream: StreamName,
+        name: str,
+        *,
+        create: bool = True,
+        batch: int = limits.QUEUE_BATCH_DEFAULT,
+        follow: bool = True,
+        domain: str | None = None,
+        timeout: float = 10.0,
+        **config: Unpack[QueueConfig],
+    ) -> Queue:
+        """Work on the messages of a stream together with other clients: each until its ack. Use it in `with`.
+
+        It is the consumer `name` of JetStream's API, made if it is missing; `config` describes it, as in
+        `client.consumers.create`: `subject`, `start`, `acks`, `ack_wait`, `deliveries_max`, `ack_pending_max`,
+        `backoff`, `order_by` ("key", "subject", "token:N": messages alike in it are with one client at a time, in
+        order), `inactive_after`, `description`. With `create=False` it has to be there. Messages come over NATS, with
+        the rights of JetStream's API; up to `batch` of each partition are in this client's hand at a time. Without
+        `follow` it ends where nothing is left. `domain`: of JetStream's API, such as "penstock", where brokers do not
+        answer it as `$JS.API`. `timeout`: of connecting and of creating.
+        ConsumerExists: it is there with another config. ConsumerNotFound, StreamNotFound, Unavailable; RemoteError
+        bad_request: JetStream's API refuses it.
+        """
+        return Queue(
+            self._client.queue(
+                stream, name, create=create, batch=batch, follow=follow, domain=domain, timeout=timeout, **config
+            ),
+            self._thread,
+        )
+
     @overload
     def publish(self, subject: str, value: Value, *, ack: Acked = ..., **options: Unpack[PublishOptions]) -> PubAck: ...
 
@@ -1053,6 +1088,260 @@ class Groups:
     def delete(self, group: str, stream: StreamName | None = None, *, timeout: float = 10.0) -> list[Group]:
         """Delete a group's committed offsets, in a stream or in all; return the groups. GroupInUse: it has members."""
         return self._thread.run(self._groups.delete(group, stream, timeout=timeout))
+
+
+class QueueMessage(OfThisProcess):
+    """A message in this client's hand. End its turn with `ack`, `ack_sync`, `nak` or `term`, once."""
+
+    def __init__(self, queuemessage: queues.QueueMessage, thread: LoopThread) -> None:
+        self._queuemessage = queuemessage
+        self._thread = thread
+
+    @property
+    def subject(self) -> str:
+        """The subject on which it was published."""
+        return self._queuemessage.subject
+
+    @property
+    def value(self) -> bytes:
+        """The payload; empty for a tombstone."""
+        return self._queuemessage.value
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers; of one that is repeated, the last value."""
+        return self._queuemessage.headers
+
+    @property
+    def key(self) -> bytes | None:
+        """The message's key; None: it has none."""
+        return self._queuemessage.key
+
+    @property
+    def partition(self) -> int:
+        """Number of its partition."""
+        return self._queuemessage.partition
+
+    @property
+    def offset(self) -> int:
+        """Its offset in the partition."""
+        return self._queuemessage.offset
+
+    @property
+    def deliveries(self) -> int:
+        """How often it was delivered, this time included; from 2 on it may have been worked on before."""
+        return self._queuemessage.deliveries
+
+    @property
+    def pending(self) -> int:
+        """How many messages the consumer had not delivered yet."""
+        return self._queuemessage.pending
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was stored."""
+        return self._queuemessage.timestamp
+
+    @property
+    def is_ended(self) -> bool:
+        """True once this client has acked it, given it back or ended it."""
+        return self._queuemessage.is_ended
+
+    def __repr__(self) -> str:
+        return repr(self._queuemessage)
+
+    def ack(self) -> None:
+        """Say that the work is done; it is sent, not confirmed: after a crash the message may come again."""
+        self._thread.run(self._queuemessage.ack())
+
+    def ack_sync(self, *, timeout: float = 10.0) -> None:
+        """Say that the work is done, and wait until the ack is stored: then the message does not come again.
+
+        LateAck: nobody took it. TimedOut: no answer; the ack may be stored.
+        """
+        self._thread.run(self._queuemessage.ack_sync(timeout=timeout))
+
+    def nak(self, delay: float | None = None) -> None:
+        """Give it back: it is delivered again, at once or after `delay` seconds, perhaps to another client."""
+        self._thread.run(self._queuemessage.nak(delay))
+
+    def in_progress(self) -> None:
+        """Say that the work goes on: the time until it is delivered again begins anew."""
+        self._thread.run(self._queuemessage.in_progress())
+
+    def term(self, reason: str = "") -> None:
+        """End it without success: it is not delivered again, and the consumer's dead letters get it, if it has some."""
+        self._thread.run(self._queuemessage.term(reason))
+
+
+class Queue(OfThisProcess):
+    """Messages to work on, shared with other clients; use it in `with`, and iterate over it.
+
+    Made by `Client.queue`. Several tasks may iterate over one queue: each message goes to one of them.
+    """
+
+    def __init__(self, queue: queues.Queue, thread: LoopThread) -> None:
+        self._queue = queue
+        self._thread = thread
+
+    @property
+    def name(self) -> str:
+        """Name of the consumer."""
+        return self._queue.name
+
+    def __repr__(self) -> str:
+        return repr(self._queue)
+
+    def close(self) -> None:
+        """Stop, and give back what was not handed over. May be called twice; acks that were sent before are kept."""
+        self._thread.run(self._queue.close())
+
+    def __enter__(self) -> Queue:
+        try:
+            self._thread.run(self._queue.open())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Queue:
+        return self
+
+    def __next__(self) -> QueueMessage:
+        self._thread.run(self._queue.open())
+        if (message := self._thread.run(self._queue.take())) is None:
+            raise StopIteration
+        return QueueMessage(message, self._thread)
+
+
+class StreamConsumers:
+    """`client.consumers`: the consumers of JetStream's API."""
+
+    def __init__(self, streamconsumers: stream_consumers.StreamConsumers, thread: LoopThread) -> None:
+        self._streamconsumers = streamconsumers
+        self._thread = thread
+
+    def all(self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0) -> list[ConsumerInfo]:
+        """Return the consumers of a stream that the user may see, by partition and name. StreamNotFound.
+
+        RemoteError jetstream_off: the brokers do not answer JetStream's API.
+        """
+        return self._thread.run(self._streamconsumers.all(stream, partition=partition, timeout=timeout))
+
+    def info(
+        self, stream: StreamName, name: str, *, partition: int | None = None, timeout: float = 10.0
+    ) -> ConsumerInfo:
+        """Return one consumer. ConsumerNotFound, StreamNotFound.
+
+        `partition`: that of the consumer; required if the stream has several.
+        """
+        return self._thread.run(self._streamconsumers.info(stream, name, partition=partition, timeout=timeout))
+
+    def create(
+        self,
+        stream: StreamName,
+        name: str,
+        *,
+        subject: str | Sequence[str] = (),
+        start: Start = EARLIEST,
+        acks: AckPolicy = "explicit",
+        ack_wait: float | None = None,
+        deliveries_max: int | None = None,
+        ack_pending_max: int | None = None,
+        backoff: Sequence[float] = (),
+        order_by: str | None = None,
+        inactive_after: float | None = None,
+        description: str = "",
+        config: Mapping[str, Any] | None = None,
+        partition: int | None = None,
+        timeout: float = 10.0,
+    ) -> ConsumerInfo:
+        """Create a pull consumer, or return the existing one if it has the same config. ConsumerExists: another one.
+
+        `subject`: what it takes, with wildcards; nothing: all. `start`: EARLIEST, LATEST (what comes from now on), an
+        offset, or a time. `acks`: "explicit" (each message), "all" (an ack counts for all before it), "none".
+        `ack_wait`: seconds until a message without an ack is delivered again, at most `deliveries_max` times in all;
+        `backoff`: other waits, for each delivery in turn. `ack_pending_max`: delivered messages without an ack.
+        `order_by`: "key", "subject" or "token:N" (a token of the subject, from 1 on): messages alike in it are with
+        one client at a time, in order. `inactive_after`: it is deleted after so many seconds without a client; None: a
+        durable consumer, which stays, if it has acks, and JetStream's 5 s otherwise.
+        `config`: other fields of JetStream's config; they win. InvalidConfig, RemoteError bad_request: JetStream's API
+        refuses it. NotAuthorized, StreamNotFound.
+        """
+        return self._thread.run(
+            self._streamconsumers.create(
+                stream,
+                name,
+                subject=subject,
+                start=start,
+                acks=acks,
+                ack_wait=ack_wait,
+                deliveries_max=deliveries_max,
+                ack_pending_max=ack_pending_max,
+                backoff=backoff,
+                order_by=order_by,
+                inactive_after=inactive_after,
+                description=description,
+                config=config,
+                partition=partition,
+                timeout=timeout,
+            )
+        )
+
+    def pause(
+        self,
+        stream: StreamName,
+        name: str,
+        until: datetime | timedelta | None = None,
+        *,
+        partition: int | None = None,
+        timeout: float = 10.0,
+    ) -> ConsumerInfo:
+        """Have a consumer deliver nothing until a time, or for a while; None: until `resume`. ConsumerNotFound.
+
+        Acks count meanwhile. ValueError: a datetime without a time zone.
+        """
+        return self._thread.run(self._streamconsumers.pause(stream, name, until, partition=partition, timeout=timeout))
+
+    def resume(
+        self, stream: StreamName, name: str, *, partition: int | None = None, timeout: float = 10.0
+    ) -> ConsumerInfo:
+        """Have a paused consumer go on; one that is not paused stays as it is. ConsumerNotFound."""
+        return self._thread.run(self._streamconsumers.resume(stream, name, partition=partition, timeout=timeout))
+
+    def reset(
+        self,
+        stream: StreamName,
+        name: str,
+        to: Start | None = None,
+        *,
+        partition: int | None = None,
+        timeout: float = 10.0,
+    ) -> ConsumerInfo:
+        """Have a consumer go on at a place of the log, and forget what was delivered and not acked. ConsumerNotFound.
+
+        `to`: EARLIEST, LATEST, an offset or a time; None: behind what it has delivered. RemoteError bad_request: a
+        place before the one at which the consumer was to begin, or a `start` that allows no reset.
+        """
+        return self._thread.run(self._streamconsumers.reset(stream, name, to, partition=partition, timeout=timeout))
+
+    def delete(self, stream: StreamName, name: str, *, partition: int | None = None, timeout: float = 10.0) -> None:
+        """Delete a consumer, and what it knows of deliveries and acks; for good. ConsumerNotFound, StreamNotFound."""
+        self._thread.run(self._streamconsumers.delete(stream, name, partition=partition, timeout=timeout))
+
+    def peek(
+        self, stream: StreamName, name: str, n: int = 10, *, partition: int | None = None, timeout: float = 10.0
+    ) -> list[Message]:
+        """Return the next `n` messages that a consumer will deliver for the first time; it does not notice.
+
+        What was delivered before and will be delivered again is not among them. The user needs the right to read them.
+        """
+        return self._thread.run(self._streamconsumers.peek(stream, name, n, partition=partition, timeout=timeout))
 
 
 class Producer(OfThisProcess):

@@ -191,6 +191,17 @@ ERROR_CODES: dict[Code, CodeMeaning] = {
     Code.GROUP_IN_USE: CodeMeaning(
         "the group has members: only they may commit; `details`: `members`", _NO, _TELLS, "once it has none"
     ),
+    # Consumers of JetStream's API
+    Code.CONSUMER_NOT_FOUND: CodeMeaning("the partition has no consumer of that name", _NO, _TELLS, _CORRECT),
+    Code.CONSUMER_EXISTS: CodeMeaning(
+        "a consumer of that name exists, with another config", _NO, _TELLS, "no: delete it, or take another name"
+    ),
+    Code.JETSTREAM_OFF: CodeMeaning(
+        "the broker does not answer JetStream's API (`jetstream_api = off`), so it has no consumers",
+        _NO,
+        _TELLS,
+        "once it does",
+    ),
     # Leadership and availability
     Code.NOT_LEADER: CodeMeaning(
         "another broker leads; `details`: `leader`, `address`, `leader_epoch`, where it is known. Of a publish: no "

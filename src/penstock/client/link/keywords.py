@@ -5,7 +5,7 @@ A test compares the fields with those of `StreamConfig`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from penstock.base.config import (
@@ -19,8 +19,9 @@ from penstock.base.config import (
     Storage,
     SuspendDeletion,
 )
+from penstock.client.consume.consumer_config import AckPolicy
 from penstock.client.link.read_from import ReadFrom, Which
-from penstock.client.values import Envelope
+from penstock.client.values import Envelope, Start
 
 if TYPE_CHECKING:
     from penstock.schemas.registry import StreamSchemas
@@ -76,6 +77,21 @@ class ConsumerOptions(TypedDict, total=False):
     checkpoint_interval: float
     session: float
     read_from: ReadFrom | Which | None
+
+
+class QueueConfig(TypedDict, total=False):
+    """The keyword arguments of `Client.queue` that describe its consumer, as those of `client.consumers.create`."""
+
+    subject: str | Sequence[str]
+    start: Start
+    acks: AckPolicy
+    ack_wait: float | None
+    deliveries_max: int | None
+    ack_pending_max: int | None
+    backoff: Sequence[float]
+    order_by: str | None
+    inactive_after: float | None
+    description: str
 
 
 class StreamOptions(StreamChanges, total=False):

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import OperationalError
 from penstock.client.errors import ClientClosed
 from penstock.client.link.link import Link
 from penstock.client.publish.ack_waiters import AckFuture, Asked, Outcome
-from penstock.client.publish.publishing import Publisher
+from penstock.client.publish.publishing import Publisher, connected_to
 from penstock.client.publish.unseen import UnseenFailures
 from penstock.client.publish_format import Ack, Value, message_id, published
 from penstock.client.streams.named_streams import NamedStreams
 from penstock.client.values import Envelope
+
+if TYPE_CHECKING:
+    from penstock.client.publish.nats_client import StrictNatsClient
 
 
 class Publications:
@@ -123,6 +126,14 @@ class Publications:
         if routes.must_ask(subject, asked.deciding, now_s):
             routes.learn(subject, await self._streams.storing(subject, asked.timeout_s), now_s)
         return routes.subject_for(subject, asked.deciding)
+
+    async def apart(self, timeout: float) -> StrictNatsClient:
+        """Return a connection to NATS of its own, for a caller that closes it. OperationalError."""
+        from penstock.client.publish.nats_client import StrictNatsClient
+
+        if not self.urls:
+            raise OperationalError("the broker names no NATS server; connect with nats=URL")
+        return await connected_to(StrictNatsClient(), self.urls, self._name, self._options, timeout)
 
     async def connected(self, timeout: float) -> Publisher:
         """Return the connection to the NATS servers, which is made with its first message. OperationalError."""

@@ -601,6 +601,39 @@ async def first_connection(
     is_made = True
 
 
+async def connected_to(
+    connection: StrictNatsClient, urls: Sequence[str], name: str, options: Mapping[str, Any], timeout_s: float
+) -> StrictNatsClient:
+    """Connect, and reconnect by itself from then on. Unavailable."""
+    from nats.errors import Error as NatsError
+
+    last: list[str] = []
+
+    async def failed(error: Exception) -> None:
+        last[:] = [f" ({error})"]
+
+    fixed = {"allow_reconnect": True, "max_reconnect_attempts": -1, "name": name, "ping_interval": _PING_INTERVAL_S}
+    shown = ", ".join(map(shown_url, urls))
+    try:
+        async with asyncio.timeout(timeout_s):
+            await ended_by_cancel(
+                first_connection(connection, urls, **{"error_cb": failed, **fixed, **options}), _nothing
+            )
+    except BaseException as error:
+        await give_back(connection)
+        why = "".join(last)
+        if isinstance(error, TimeoutError):
+            raise Unavailable(f"{not_connected(shown, why)}{why}") from None
+        if isinstance(error, OSError | NatsError) and not isinstance(error, Unavailable):
+            raise Unavailable(f"no connection to NATS at {shown}: {error}") from None
+        raise
+    return connection
+
+
+async def _nothing(_: None) -> None:
+    """Give nothing back."""
+
+
 def not_connected(shown: str, why: str) -> str:
     """Return the error text for a connection that was not made in time; `why` is nats-py's last error."""
     if _OFFERS_NO_TLS in why.lower():

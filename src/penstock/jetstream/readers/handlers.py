@@ -28,7 +28,7 @@ from penstock.jetstream.errors import (
     unavailable,
     unreadable,
 )
-from penstock.jetstream.gateway import Gateway, Handler
+from penstock.jetstream.gateway import Gateway, Handler, Talk
 from penstock.jetstream.readers.ack_checks import BAD_GROUP, GROUP
 from penstock.jetstream.readers.config import (
     ConsumerRequest,
@@ -72,7 +72,8 @@ class ConsumerApi:
         self._opening = 0
         self._creating: set[tuple[int, str]] = set()  # streams and names of consumers
 
-    def handlers(self) -> Mapping[str, Handler]:
+    def talks(self) -> Mapping[str, Talk]:
+        """Return what answers in steps, by operation."""
         talks = {
             "CONSUMER.CREATE": self._create,
             "CONSUMER.DURABLE.CREATE": self._create,
@@ -84,18 +85,18 @@ class ConsumerApi:
             "CONSUMER.RESET": self._reset,
             "CONSUMER.UNPIN": self._unpin,
         }
+        return {name: partial(self._when_known, talk) for name, talk in talks.items()}
 
-        def talking(talk: Callable[[ApiCall, ApiSubject, Now], Conversation]) -> Handler:
+    def handlers(self) -> Mapping[str, Handler]:
+        def talking(talk: Talk) -> Handler:
             def handle(call: ApiCall, subject: ApiSubject, now: Now) -> None:
-                self._gateway.converse(call, subject, now, self._when_known(talk, call, subject, now))
+                self._gateway.converse(call, subject, now, talk(call, subject, now))
 
             return handle
 
-        return {**{name: talking(talk) for name, talk in talks.items()}, "CONSUMER.MSG.NEXT": self._next}
+        return {**{name: talking(talk) for name, talk in self.talks().items()}, "CONSUMER.MSG.NEXT": self._next}
 
-    def _when_known(
-        self, talk: Callable[[ApiCall, ApiSubject, Now], Conversation], call: ApiCall, subject: ApiSubject, now: Now
-    ) -> Conversation:
+    def _when_known(self, talk: Talk, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
         """Begin once it is known which stored consumers the stream has."""
         state = self._gateway.stream(subject.stream)
         if state is not None and self._stored.leaderships.unknown(state) is not None:

@@ -22,6 +22,8 @@ Who may monitor gets the state of such a broker, but no stored data.
 | commit offsets, group heartbeat | `commit_offsets` on each stream, for the group; only for own members     |
 | report archived                 | `commit_offsets`                                                         |
 | fetch offsets, list groups      | `commit_offsets`, `read` or `monitor`                                    |
+| ask consumers                   | as of the group `consumer:NAME`: to change one, `commit_offsets`; to     |
+|                                 | create it, also `read` of its filters; to see it, one of these three     |
 | register schemas                | `register` on the subjects; to force: also `alter`                       |
 | forget schemas                  | `register` and `alter` on the subjects                                   |
 | list schemas, get schema text   | any on the stream                                                        |
@@ -54,9 +56,11 @@ from penstock.messages import (
     AppendAtRequest,
     AppendOnceRequest,
     AppendRequest,
+    AskConsumersRequest,
     AwaitErasureRequest,
     ChangeRulesRequest,
     CommitOffsetsRequest,
+    ConsumerOperation,
     CreateStreamRequest,
     CreateUserRequest,
     DeleteMessagesRequest,
@@ -122,6 +126,11 @@ _UNHEARD = "this broker has no contact with the metadata leader and may not know
 
 
 C = TypeVar("C", bound=Command)
+
+
+def consumer_group(name: str) -> str:
+    """Return the name by which rules name a consumer of JetStream's API, as a group: those of Penstock have no `:`."""
+    return f"consumer:{name}"
 
 
 class _InUsers(NamedTuple):
@@ -367,6 +376,10 @@ class Authorization:
             (state is not None and self._scope(Operation.READ, state)) or self._commits(state, group)
         )
 
+    def may_see_consumer(self, state: StreamState, name: str) -> bool:
+        """True if the caller may know a consumer of a stream, of JetStream's API."""
+        return self.may_see_group(state, consumer_group(name))
+
     def appended_subjects(self, state: StreamState) -> tuple[str, ...] | None:
         """Return the subjects on which the caller may append to the stream; None: on all of them."""
         if self.is_free:
@@ -495,6 +508,19 @@ class Authorization:
         if not self.may_see_group(state, request.group):
             raise not_authorized(self.who, Operation.COMMIT_OFFSETS, f"group {request.group!r}")
 
+    def _asking_consumers(self, request: AskConsumersRequest) -> None:
+        """Check the right by the consumer's name; a list holds what the caller may see, and `read` is checked later."""
+        state = self._state(request.stream_id)
+        if not self.may_see(state):
+            raise stream_deleted(request.stream_id)
+        if request.operation is ConsumerOperation.LIST:
+            return
+        if request.operation is not ConsumerOperation.INFO:
+            self._need_group(request.stream_id, consumer_group(request.consumer))
+        elif not self.may_see_consumer(state, request.consumer):
+            where = f"stream {state.name!r}, group {consumer_group(request.consumer)!r}"
+            raise not_authorized(self.who, Operation.COMMIT_OFFSETS, where)
+
     def _allowing(self, request: Any) -> None:
         """Allow every logged-in caller: the answer holds only what the caller may see."""
 
@@ -582,6 +608,7 @@ class Authorization:
         GroupHeartbeatRequest: _joining,
         FetchOffsetsRequest: _asking_offsets,
         ListGroupsRequest: _allowing,
+        AskConsumersRequest: _asking_consumers,
         SchemasStreamRequest: _having_schemas,
         RegisterSchemasRequest: _registering,
         ForgetSchemasRequest: _forgetting,

@@ -24,10 +24,12 @@ from penstock.messages import (
     AppendAtRequest,
     AppendOnceRequest,
     AppendRequest,
+    AskConsumersRequest,
     AuthenticateRequest,
     AwaitErasureRequest,
     ChangeRulesRequest,
     CommitOffsetsRequest,
+    ConsumerOperation,
     CreateStreamRequest,
     CreateStreamResponse,
     CreateUserRequest,
@@ -231,6 +233,19 @@ def text_hash(broker: Broker) -> str:
     return StoredText("avro", registration(broker).text).hash()
 
 
+def asked_of(broker: Broker, operation: ConsumerOperation) -> AskConsumersRequest:
+    return AskConsumersRequest(stream_id=stream_id(broker), operation=operation, consumer="billing")
+
+
+def changing(operation: ConsumerOperation) -> Case:
+    return Case(
+        plain(lambda b: asked_of(b, operation)),
+        (*on(COMMIT), Rule(COMMIT, stream="orders", group="consumer:bill*")),
+        (*off(COMMIT), Rule(COMMIT, stream="orders", group="billing")),
+    )
+
+
+CHANGES = [one for one in ConsumerOperation if one not in (ConsumerOperation.LIST, ConsumerOperation.INFO)]
 COMMIT_NEARLY = (*off(COMMIT), Rule(COMMIT, stream="orders", group="shipping"))
 
 CASES = {
@@ -344,6 +359,17 @@ CASES = {
         (*on(COMMIT), *on(READ), MONITOR),
         (Rule(APPEND, stream="orders"), Rule(COMMIT, stream="orders", group="shipping")),
     ),
+    "list consumers": Case(
+        plain(lambda b: AskConsumersRequest(stream_id=stream_id(b), operation=ConsumerOperation.LIST)),
+        (*on(COMMIT), *on(READ), MONITOR),
+        (Rule(READ, stream="orders2"), Rule(READ, subject="others.>")),
+    ),
+    "consumer": Case(
+        plain(lambda b: asked_of(b, ConsumerOperation.INFO)),
+        (*on(COMMIT), *on(READ), MONITOR),
+        (Rule(APPEND, stream="orders"), Rule(COMMIT, stream="orders", group="billing")),
+    ),
+    **{f"{operation} of a consumer": changing(operation) for operation in CHANGES},
     "offsets stream": Case(
         plain(lambda b: OffsetsStreamRequest()), (*on(COMMIT), *on(READ)), (Rule(APPEND, stream="orders"),)
     ),
@@ -428,7 +454,8 @@ def test_what_a_rule_allows_is_done(broker, name, rule) -> None:
     allow(broker, rule)
     with asking(broker, "bob"):
         response = broker.replies[ask(broker, CASES[name])].response
-    assert not isinstance(response, RemoteError)
+    # a node without the gateway has no consumers, and says so who may ask
+    assert not isinstance(response, RemoteError) or response.code == ErrorCode.JETSTREAM_OFF
 
 
 @each_change
