@@ -347,7 +347,7 @@ class CreateStreamResponse(Response, frozen=True, kw_only=True):
 _SINCE_3 = frozenset(
     {
         "schema_check", "description", "metadata", "max_messages_per_subject", "discard", "deny_delete", "deny_purge",
-        "discard_new_per_subject", "subject_delete_marker_ttl_ms", "nats_readable",
+        "discard_new_per_subject", "subject_delete_marker_ttl_ms", "nats_readable", "retention",
     }
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from penstock.base.config import (
     Durability,
     Encryption,
     Retain,
+    RetentionPolicy,
     SchemaCheck,
     Storage,
     SuspendDeletion,
@@ -60,6 +61,7 @@ class StreamChanges(TypedDict, total=False):
     deny_purge: bool
     subject_delete_marker_ttl_ms: int | None
     nats_readable: bool
+    retention: RetentionPolicy | Literal["limits", "workqueue", "interest"]
     partitions: int
     range_bounds: tuple[str, ...]
 

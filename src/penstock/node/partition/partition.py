@@ -291,9 +291,13 @@ class Partition:
             self.dedup.forget_below(self.truncated_end)
             forget_purged(self.dedup, stream)
         config = stream.config
-        needs_decisions = config.subject_limit is not None or stream.decides_rollups
+        needs_decisions = config.subject_limit is not None or stream.decides_rollups or config.drops_unwanted
         needs_decisions = needs_decisions and stream.intake is not Intake.SEALED
         needs_decisions = needs_decisions and not config.is_deletion_suspended
+        drops_unwanted = needs_decisions and config.drops_unwanted
+        if drops_unwanted and not self.drops_unwanted:
+            self.wanted_end = self.log.log_end
+        self.drops_unwanted = drops_unwanted
         if self.needs_decisions and not needs_decisions:
             self.committed_bytes = max(self.committed_bytes, self.visible_bytes)  # polls wait for a value beyond it
         self.visible.configure(seen_end, self.committed_bytes, needs_decisions=needs_decisions)
@@ -473,6 +477,7 @@ class Partition:
         leadership.image_index = self.image_index
         self.rollup_at = UNKNOWN_ROLLUP if self.stream.config.allow_rollup else NO_ROLLUP
         self.rolled_up_end = self.log.log_end if self.stream.decides_rollups else 0
+        self.wanted_end = self.log.log_end if self.drops_unwanted else 0
         self.markers_end = 0
         self._limit_rows()
         self.leads, self._recovered_end = False, self.log.log_end
