@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import deque
 
 from penstock.hot import cells, load, memory, subjects
+from penstock.hot.pending import PendingTable
 
 TOO_LARGE_HEADER = b"Penstock-Too-Large: max_payload\r\n"
 """Header of a message that comes without its value, because nats-server takes none of its size."""
@@ -31,6 +32,7 @@ NO_ROOM = 2  # enough bytes are on the way to the inbox
 TOO_EARLY = 3  # the next message is due later (replay at the original pace)
 FULL = 4  # enough frames at once
 LOW = 5  # it took all, and its room is nearly used up, or a request is finished
+PENDING_FULL = 6  # as many messages are in hand, or parked, as may be
 
 _TOOK_ALL = 0  # the same for compiled code
 _EXHAUSTED = 1
@@ -276,6 +278,21 @@ class Cursor:
         self.wanted_at = 0
         self.wanted_count = len(wanted) // 8
         self.resume_offset = resume_offset
+
+    def attach(self, table: PendingTable, prefix: bytes) -> None:
+        """Enter each delivery in a table from now on: its consumer has acks. SKELETON.
+
+        `prefix`: of the reply subjects, up to the consumer's name and its dot: the delivery count is written behind it.
+        """
+        raise NotImplementedError
+
+    def fill_again(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
+        """Append frames of those rows that are ready to be delivered again; return why it stopped. SKELETON.
+
+        An offset of the batch that has no row, or whose row is deleted, leaves the table. Where `fill` goes on is left
+        as it is.
+        """
+        raise NotImplementedError
 
     def next_wanted(self) -> _int:
         """Return the offset at which the next wanted message may be."""
