@@ -91,13 +91,14 @@ class Partition:
     __slots__ = (
         "_followed", "_marked", "_recovered_end", "_rules", "ack_domain", "budget", "cannot_lead", "closed",
         "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped",
+        "drops_unwanted",
         "fenced_told", "flush_us", "flushing", "following", "fresh_us", "image_index", "impediment", "in_flight",
         "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "limit_start",
         "listened_us", "log", "markers_end", "marks_failure", "mending", "mending_fails", "meters", "misaddressed",
         "names_checked_us", "newcomers", "owes_name_check", "producers", "published", "refusal", "rolled_up_end",
         "rollup_at", "row_limit", "sid", "stall", "stream", "subscribed", "taken", "terms", "traffic", "trouble",
         "truncated", "undelivered_told", "unheard", "unheard_told_us", "unmarked", "values", "vfs", "visible",
-        "visit_us", "when_idle",
+        "visit_us", "wanted_end", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -155,6 +156,8 @@ class Partition:
         self.led_epoch = 0  # last leader epoch in which this broker led, also in earlier runs; 0 if none
         self.rollup_at = NO_ROLLUP  # offset of this leadership's last rollup message of all
         self.rolled_up_end = 0  # a leader's log has no rollup from there on
+        self.drops_unwanted = False  # a committed row that no consumer wants is never shown
+        self.wanted_end = 0  # rows before it stay, wanted or not, where no leader has decided on interest yet
         self.markers_end = 0  # this leadership has written no delete marker from there on
         self.dropped: Mapping[str, int] = _NOTHING  # number of dropped messages by reason
         # kinds of refusals reported since the stream's config changed

@@ -370,6 +370,8 @@ class HiddenRows:
             rollups=decided.rollups,
             interest=decided.interest,
         )
+        # A stream that no longer drops what is unwanted says so: what comes from now on stays if it does so again.
+        end: tuple[Mark, ...] = (Decided(last),) if fold.live.interest and not decided.interest else ()
         if not hidden:
             return _rows((Decided(last),))
         # A reason that is no limit says that some of these rows may be the last ones of their subjects.
@@ -378,7 +380,12 @@ class HiddenRows:
         marks = [HideRows(under, reason, one) for one in decided.pieces]
         # The newest rows are hidden together with the end up to which is decided: no subject loses its last message.
         marks[-1] = replace(marks[-1], under=last)
-        return _rows(marks)
+        return _rows((*marks, *end))
+
+    def end_of_interest(self, partition: Partition, now: Now) -> Rows:
+        """Return the row that says that what no consumer wants is shown from now on. RemoteError as `marks`."""
+        self._whole_fold(partition)
+        return _rows((Decided(self._under(partition, NONE, now)),))
 
     def is_snapshot_due(self, partition: Partition, marks_max: int) -> bool:
         """True if a snapshot of a partition's marks shall be written, after `marks_max` of them at the latest."""
