@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
+from penstock.base.companion_kinds import CompanionKind
 from penstock.base.config import Durability, Intake, StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages import IsrChange, IsrMember
@@ -100,6 +101,7 @@ COMMANDS: dict[str, Command] = {
         stream_id=StreamId(5), assignments=((_broker(1), _broker(2)), (_broker(1), _broker(3)))
     ),
     "add-companion": AddCompanion(stream_id=StreamId(5)),
+    "add-companion2": AddCompanion(stream_id=StreamId(5), kind=CompanionKind.CONSUMERS),
     "record-deletion": RecordDeletion(
         stream_id=StreamId(5),
         partition=PartitionId(1),
@@ -377,6 +379,16 @@ def api_image() -> ClusterImage:
     return made
 
 
+def consumers_image() -> ClusterImage:
+    """The same, once that stream has logs of consumers, too, and another one has them alone."""
+    made = api_image()
+    bills = AddCompanion(stream_id=made.by_name("bills").stream_id, kind=CompanionKind.CONSUMERS)
+    for command in (COMMANDS["add-companion2"], bills):
+        made, outcome = apply(made, made.index + 1, command)
+        assert not isinstance(outcome, Exception), outcome
+    return made
+
+
 IMAGES = (
     image,
     later_image,
@@ -390,6 +402,7 @@ IMAGES = (
     raised_image,
     companion_image,
     api_image,
+    consumers_image,
 )
 """By the number in the name of their file."""
 

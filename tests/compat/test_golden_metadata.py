@@ -11,6 +11,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from penstock.base.companion_kinds import CompanionKind
 from penstock.metadata.commands import Command, decode_command
 from penstock.metadata.persistence.snapshot import decode_image
 from tests.compat.golden_metadata import (
@@ -20,6 +21,7 @@ from tests.compat.golden_metadata import (
     api_image,
     archived_image,
     companion_image,
+    consumers_image,
     golden_bytes,
     grown_image,
     image,
@@ -64,7 +66,9 @@ def test_the_image_has_something_in_every_field() -> None:
     assert all(partition.observers for partition in observed_image().by_name("orders").partitions)
     assert owned_image().by_name("bills").owner
     assert raised_image().feature_level == (0, 4)
-    assert companion_image().by_name("orders").has_companion
+    assert companion_image().by_name("orders").has_marks
+    assert consumers_image().by_name("orders").companions == (CompanionKind.MARKS, CompanionKind.CONSUMERS)
+    assert consumers_image().by_name("bills").companions == (CompanionKind.CONSUMERS,)
     assert api_image().apis[0].held_back_by
     assert grown_image().by_name("orders").marks
     assert any(partition.unsure for partition in later_image().by_name("orders").partitions)

@@ -9,10 +9,11 @@ from typing import Protocol
 from penstock.access.handshake import Principal
 from penstock.base.clock import Now
 from penstock.base.errors import RemoteError
-from penstock.base.ids import BrokerId, Incarnation, PartitionId, StreamId
+from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.messages import Request, Response
 from penstock.metadata.image import ClusterImage
 from penstock.node.api.last_rows import KeptLasts
+from penstock.node.consumers.consumer_logs import KnownConsumers
 from penstock.node.partition.partition import Shown
 from penstock.node.security.access import Access
 from penstock.node.step import Outbox, Payload
@@ -113,3 +114,19 @@ class GatewayNode(Protocol):
         payload: bytes = b"",
     ) -> None:
         """Ask another broker, as this broker; `done` is called once, perhaps before this returns."""
+
+    @property
+    def consumer_logs_version(self) -> int:
+        """Grows when a log of consumers that this broker leads has become known, has failed, or is led no more."""
+
+    def led_consumer_logs(self) -> list[PartitionKey]:
+        """Return the partitions led here whose stream has logs of consumers; not all of these logs are known yet."""
+
+    def consumer_log(self, stream_id: StreamId, partition: PartitionId) -> KnownConsumers:
+        """Return the log of consumers of a partition led here. Raise RemoteError: not_leader, not_yet, corrupt_range, …
+
+        See the table in `penstock.node.consumers.consumer_logs`.
+        """
+
+    def add_consumer_log(self, stream_id: StreamId, done: Callable[[RemoteError | None], None]) -> None:
+        """Give a stream logs of consumers, unless it has them; `done` is called once, perhaps before this returns."""

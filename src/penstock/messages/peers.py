@@ -29,6 +29,7 @@ from typing import Annotated
 import msgspec
 
 from penstock.base import limits
+from penstock.base.companion_kinds import CompanionKind
 from penstock.base.ids import LeaderEpoch, Offset
 from penstock.messages.fields import (
     AddressField,
@@ -72,7 +73,8 @@ class LogEnd(msgspec.Struct, frozen=True, array_like=True):
     """The end of the sender's log of a partition without a leader since that leader epoch; repeated until there is one.
 
     `last_epoch`: of its last batch, 0 without any. `has_failed`: the log cannot lead; with a `last_epoch` of 0 its end
-    is unknown. `companion_epoch` and `companion_end`: the same of its companion log, if there is one.
+    is unknown. `marks_epoch` and `marks_end`: the same of its log of marks, if there is one; `consumers_epoch` and
+    `consumers_end`: of its log of consumers, 0 also if that cannot be read to its end.
     """
 
     stream_id: StreamIdField
@@ -81,8 +83,10 @@ class LogEnd(msgspec.Struct, frozen=True, array_like=True):
     last_epoch: LeaderEpochField
     log_end: OffsetField
     has_failed: bool = False
-    companion_epoch: LeaderEpochField = LeaderEpoch(0)
-    companion_end: OffsetField = Offset(0)
+    marks_epoch: LeaderEpochField = LeaderEpoch(0)
+    marks_end: OffsetField = Offset(0)
+    consumers_epoch: LeaderEpochField = LeaderEpoch(0)
+    consumers_end: OffsetField = Offset(0)
 
     @property
     def is_unknown(self) -> bool:
@@ -232,9 +236,10 @@ class MarkKeysResponse(Response, frozen=True, kw_only=True):
 
 
 class AddCompanionRequest(Request, frozen=True, kw_only=True):
-    """Give each partition of a stream a companion log, unless it has one."""
+    """Give each partition of a stream a companion log, unless it has one of that kind."""
 
     stream_id: StreamIdField
+    kind: CompanionKind = CompanionKind.MARKS
 
 
 class AddCompanionResponse(Response, frozen=True, kw_only=True):

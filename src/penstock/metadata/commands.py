@@ -13,7 +13,8 @@ it follows from the image.
 |----------------|----------------------------|-------------------------------------------------------------------|
 | create, alter, delete stream | the node     | a client asks                                                     |
 | add partitions | the node                  | a client asks                                                     |
-| add companion  | the node                   | the first row of a stream is to be marked                         |
+| add companion  | the node                   | the first row of a stream is to be marked; its first consumer     |
+|                |                            | with acks is to be made                                           |
 | mark keys      | the node                   | the leader of a partition that keys left has all it gets of them  |
 | truncate partition | the node               | a client asks the leader of the partition                         |
 | set intake     | the node                   | a client asks: pause, resume, read-only, seal                     |
@@ -38,6 +39,7 @@ from typing import Annotated, Any
 import msgspec
 
 from penstock.access import Credential, Quotas, Rule, User
+from penstock.base.companion_kinds import CompanionKind
 from penstock.base.config import Intake, StreamConfig, SuspendDeletion
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages.peers import IsrChange, IsrMember
@@ -102,10 +104,11 @@ class AddReplicas(_Command, frozen=True, kw_only=True, tag="add_replicas"):
     assignments: tuple[tuple[BrokerId, ...], ...]  # the replicas of each partition: existing ones first
 
 
-class AddCompanion(_Command, frozen=True, kw_only=True, tag="add_companion"):
+class AddCompanion(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="add_companion"):
     """Give each partition of a stream a companion log, for good; see `penstock.metadata.companions`."""
 
     stream_id: StreamId
+    kind: CompanionKind = CompanionKind.MARKS
 
 
 class RecordDeletion(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="record_deletion"):

@@ -38,8 +38,9 @@ Theory: an unclean stop loses only a tail, so a replica that had every acked mes
 The longer of two such logs contains the shorter one, in any comparison order. That does not hold for all logs: one that
 was out of sync may end in the tail of a later leader epoch that was never acked, where the acked messages are of an
 earlier one (Raft's figure 8). Such a log leads only if the longest of the logs that count is a prefix of it, which is
-known where both end in the same leader epoch. The idea is KIP-966's ("unclean recovery"). Of a stream with companion
-logs it never leads so: every replica that counts has the committed rows of the companion on its disk, others may not.
+known where both end in the same leader epoch. The idea is KIP-966's ("unclean recovery"). Of a stream with marks it
+never leads so: every replica that counts has the committed marks on its disk, others may not. Of one with consumers it
+leads so only if none that counts can lead: those have what the consumers were told, as far as that was promised.
 
 The functions below leave `version` as it is: a command raises it once for all its effects (`after`).
 """
@@ -65,7 +66,8 @@ class ElectionRules(NamedTuple):
     min_isr: int
     allow_unclean_election: bool
     is_in_memory: bool = False  # replicas are empty after any restart, also a clean one
-    has_companion: bool = False
+    has_marks: bool = False
+    has_consumers: bool = False
 
     @classmethod
     def of(cls, state: StreamState) -> ElectionRules:
@@ -73,7 +75,7 @@ class ElectionRules(NamedTuple):
         config = state.config
         assert config.min_isr is not None
         in_memory = config.storage is Storage.MEMORY
-        return cls(config.min_isr, config.allow_unclean_election, in_memory, state.has_companion)
+        return cls(config.min_isr, config.allow_unclean_election, in_memory, state.has_marks, state.has_consumers)
 
 
 class Elected(NamedTuple):
@@ -174,13 +176,19 @@ def recovered(
     having = holders(partition)
     may_lead = tuple(one for one in partition.replicas if one in live and one in ends and not ends[one].has_failed)
     known = [end for one in having if (end := ends.get(one)) is not None and not end.is_unknown]
-    # The ends are those of messages: a replica that was out of sync may lack rows of the companion log all the same.
-    may_have_all = tuple(one for one in may_lead if one in having) if rules.has_companion else may_lead
-    whole = _going_on(may_have_all, ends, max(known, key=_length)) if len(known) == len(having) else ()
+    # The ends are those of messages: a replica that was out of sync may lack rows of companion logs all the same.
+    have_all = tuple(one for one in may_lead if one in having)
+    whole: tuple[BrokerId, ...] = ()
+    if len(known) == len(having):
+        longest_known = max(known, key=_length)
+        if rules.has_marks or rules.has_consumers:
+            whole = _going_on(have_all, ends, longest_known)
+        if not (whole or rules.has_marks):
+            whole = _going_on(may_lead, ends, longest_known)
     is_unclean = not whole
     if is_unclean and not (may_lead and rules.allow_unclean_election):
         return None
-    among = whole or tuple(one for one in may_lead if one in having) or may_lead
+    among = whole or have_all or may_lead
     longest = max(ends[one].length for one in among)
     equals = tuple(one for one in among if ends[one].length == longest)
     # Replicas that had everything have it on disk, as far as promised; others may have it in memory only.

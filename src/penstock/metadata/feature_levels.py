@@ -48,7 +48,17 @@ LEADER_LEASE = Feature("look-ups that are never older than an ack given before",
 
 JETSTREAM_API = Feature("JetStream's API for NATS clients", (0, 4))
 
-FEATURES = (SCHEMA_REGISTRY, DELETION, SUBJECT_INDEX, LEADER_DECIDES, LEADER_LEASE, JETSTREAM_API)
+CONSUMERS_WITH_ACKS = Feature("consumers with acks, which survive their leader", (0, 4))
+
+FEATURES = (
+    SCHEMA_REGISTRY,
+    DELETION,
+    SUBJECT_INDEX,
+    LEADER_DECIDES,
+    LEADER_LEASE,
+    JETSTREAM_API,
+    CONSUMERS_WITH_ACKS,
+)
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 

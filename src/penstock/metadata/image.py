@@ -25,6 +25,7 @@ import msgspec
 
 from penstock.access import User
 from penstock.access.users import EVERYBODY
+from penstock.base.companion_kinds import CompanionKind
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
@@ -97,6 +98,14 @@ class KeyBoundary(msgspec.Struct, frozen=True, array_like=True, gc=False):
     marked_us: int  # by the leader's clock, at least the timestamps before it
 
 
+_COMPANIONS = {
+    (False, False): (),
+    (True, False): (CompanionKind.MARKS,),
+    (False, True): (CompanionKind.CONSUMERS,),
+    (True, True): (CompanionKind.MARKS, CompanionKind.CONSUMERS),
+}
+
+
 class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One stream as the cluster agreed on it."""
 
@@ -111,7 +120,8 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     counts: tuple[int, ...] = ()  # its partition counts, in order; empty: never changed
     marks: tuple[KeyBoundary, ...] = ()  # by number of partitions, then by partition
     owner: str = ""  # the user who created it; "": authentication was off, or it is an internal stream
-    has_companion: bool = False  # each partition has a companion log: see `penstock.metadata.companions`
+    has_marks: bool = False  # each partition has a log of marks: see `penstock.metadata.companions`
+    has_consumers: bool = False  # … and a log of consumers
 
     @property
     def name(self) -> str:
@@ -149,8 +159,14 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.counts,
             self.marks,
             self.owner,
-            self.has_companion,
+            self.has_marks,
+            self.has_consumers,
         )
+
+    @property
+    def companions(self) -> tuple[CompanionKind, ...]:
+        """The kinds of its companion logs: each partition has one of each."""
+        return _COMPANIONS[self.has_marks, self.has_consumers]
 
     def truncated_at(self, number: int) -> TruncatedEnd | None:
         """The last requested truncation of a partition."""
@@ -164,7 +180,7 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def decides_rollups(self) -> bool:
         """True if leaders decide what its rollups hide (ADR 90); below feature level 0.4 each cleaner applies them."""
-        return self.config.allow_rollup and self.has_companion
+        return self.config.allow_rollup and self.has_marks
 
     @property
     def moves_keys(self) -> bool:

@@ -41,10 +41,11 @@ from penstock.messages import (
     Response,
 )
 from penstock.messages.fields import INT64_MAX
-from penstock.metadata.companions import is_companion
+from penstock.metadata.companions import is_marks
 from penstock.metadata.image import ClusterImage
 from penstock.node.api.consumption import Done
 from penstock.node.api.last_rows import KeptLasts
+from penstock.node.consumers.consumer_logs import KnownConsumers
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.controller.audit import AuditLog
@@ -133,6 +134,7 @@ class Node:
         self._erasures = self._router.erasures
         self._survey_marks, self._expiries = self._router.survey_marks, self._router.expiries
         self._mark_snapshots = self._router.mark_snapshots
+        self._consumer_logs = self._router.consumer_logs
         self._metrics_collector = NodeMetricsCollector(
             context, self._cluster, self._replicas, self._listener, self._router, self.meters
         )
@@ -179,6 +181,7 @@ class Node:
         self._fetches.give_up(STOPPING)
         self._replicas.remote_dedup.stop()
         self._offsets.stop()
+        self._consumer_logs.stop()
         self._schemas.stop(STOPPING)
 
     def hand_over(self, now: Now, done: Callable[[], None]) -> None:
@@ -280,11 +283,12 @@ class Node:
         |----------------------|--------------------------------------------------------------------------------|
         | OPENED               | hidden rows                                                                    |
         | BEGAN                | rollups, retention of staged rows; deletions that wait for a companion log;    |
-        |                      | decisions by limits by subject and rollups; expiry                             |
-        | RESIGNED             | callers that wait are sent to the new leader; group offsets are dropped        |
+        |                      | decisions by limits by subject and rollups; expiry; logs of consumers          |
+        | RESIGNED             | callers that wait are sent to the new leader; group offsets, and what is known |
+        |                      | of logs of consumers, are dropped                                              |
         | COMMITTED            | followers, readers, publications of staged rows; rollups; the consumer of      |
         |                      | companion logs; hidden rows; decisions by limits by subject and rollups;       |
-        |                      | expiry                                                                         |
+        |                      | expiry; logs of consumers                                                      |
         | SHOWN                | readers; these decisions, and requests that wait for them; rollups of all;     |
         |                      | expiry                                                                         |
         | FLUSHED              | the leader that is followed                                                    |
@@ -305,12 +309,13 @@ class Node:
                 case PartitionEventKind.COMMITTED:
                     replicas.committed(partition)
                     self._fetches.grown(partition)
-                    if partition.needs_decisions or is_companion(partition.key.stream_id):
+                    if partition.needs_decisions or is_marks(partition.key.stream_id):
                         self._decisions.check(partition)
                     if partition.stream.config.allow_message_ttl:
                         self._expiries.check(partition)
                     if self._publishing:
                         self._publishing.grown(partition)
+                    self._consumer_logs.committed(partition)
                 case PartitionEventKind.SHOWN:
                     replicas.rollups.check(partition)
                     self._fetches.grown(partition)
@@ -330,6 +335,7 @@ class Node:
                     self._decisions.check(partition)
                     self._consumption.watch(partition)
                     self._expiries.check(partition)
+                    self._consumer_logs.began(partition)
                 case PartitionEventKind.RESIGNED:
                     self._resigned(partition)
                 case PartitionEventKind.ROLE_DUE:
@@ -423,6 +429,25 @@ class Node:
         self._is_due = True
         self.event_count += 1
         self._consumption.tell_interest(key, filters)
+
+    @property
+    def consumer_logs_version(self) -> int:
+        """Grows when a log of consumers that this broker leads has become known, has failed, or is led no more."""
+        return self._consumer_logs.version
+
+    def led_consumer_logs(self) -> list[PartitionKey]:
+        """Return the partitions led here whose stream has logs of consumers; not all of these logs are known yet."""
+        return self._consumer_logs.led()
+
+    def consumer_log(self, stream_id: StreamId, partition: PartitionId) -> KnownConsumers:
+        """Return the log of consumers of a partition led here. Raise RemoteError (not_leader, not_yet, …)."""
+        return self._consumer_logs.known(stream_id, partition)
+
+    def add_consumer_log(self, stream_id: StreamId, done: Callable[[RemoteError | None], None]) -> None:
+        """Give a stream logs of consumers, unless it has them; `done` is called once, perhaps before this returns."""
+        self._is_due = True
+        self.event_count += 1
+        self._consumer_logs.add(stream_id, done)
 
     @property
     def broker_id(self) -> BrokerId:
@@ -768,6 +793,7 @@ class Node:
         self._listener.remove(partition)
         self._offsets.ended(partition)
         self._schemas.ended(partition)
+        self._consumer_logs.ended(partition)
         self.meters.forget(partition.key)
 
     def _resigned(self, partition: Partition) -> None:
@@ -786,6 +812,7 @@ class Node:
         self._expiries.forget(partition)
         self._offsets.ended(partition)
         self._schemas.ended(partition)
+        self._consumer_logs.ended(partition)
 
 
 def _text(subject: bytes) -> str:

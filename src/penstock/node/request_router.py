@@ -75,6 +75,7 @@ from penstock.node.api.stream_interest import StreamInterest
 from penstock.node.api.survey_marks import SurveyMarks
 from penstock.node.api.user_api import UserApi
 from penstock.node.api.verify_api import VerifyApi
+from penstock.node.consumers.consumer_logs import ConsumerLogs
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.control.peer_requests import PEER_REQUESTS
@@ -141,6 +142,8 @@ class RequestRouter:
             write=self.storing.append_to_companion,
         )
         self.expiries = Expiries(context, cluster, replicas, self.storing, self.deletions)
+        troubles = companions.troubles
+        self.consumer_logs = ConsumerLogs(context, cluster, find, replicas.partitions, troubles, append=write)
         self.mark_snapshots = MarkSnapshots(context, replicas, write=self.storing.append_to_companion)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)

@@ -7,10 +7,10 @@ image has a later version of the partition. An event costs at most one pass over
 followers holds only its numbers. Observers (read replicas) fetch as followers do; their state is recorded for people
 only.
 
-A partition may have a companion log (`penstock.metadata.companions`) with a leadership of its own, which is tied to the
-partition's, its target: same image, same ISR, same end. The target alone proposes: a follower joins if it may join in
-both logs, and leaves if it is late in either; the members of a proposal count for commits in both. The companion's may
-begin a moment later, once its log is open; until then no follower joins.
+A partition may have companion logs (`penstock.metadata.companions`), each with a leadership of its own that is tied to
+the partition's, its target: same image, same ISR, same end. The target alone proposes: a follower joins if it may join
+in all these logs, and leaves if it is late in one; the members of a proposal count for commits in all. A companion's
+leadership may begin a moment later, once its log is open; until then no follower joins.
 
 | durability       | counts of the leader         | counts of a follower | if                               |
 |------------------|------------------------------|----------------------|----------------------------------|
@@ -37,6 +37,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from penstock.base import limits
+from penstock.base.companion_kinds import CompanionKind
 from penstock.base.config import Durability
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionKey
 from penstock.messages import IsrChange, IsrMember
@@ -46,7 +47,7 @@ from penstock.replication.leadership_timers import LeadershipTimers
 _AWAITED_US = limits.JOIN_AWAITED_MS * 1_000
 _NO_PROMISES: Mapping[BrokerId, int] = MappingProxyType({})
 
-# ruff: noqa: SLF001 (the leaderships of a partition and of its companion log see each other)
+# ruff: noqa: SLF001 (the leaderships of a partition and of its companion logs see each other)
 
 
 class FollowerProgress:
@@ -180,16 +181,16 @@ class CommitTerms(NamedTuple):
     min_isr: int
     lag_ms_max: int = limits.REPLICA_LAG_MS_MAX
     is_in_memory: bool = False  # no ack may say that its message is on a disk
-    has_companion: bool = False  # no follower joins before the companion log is led, too
+    companions: tuple[CompanionKind, ...] = ()  # no follower joins before these logs are led, too
 
 
 @lru_cache(limits.SHARED_ISRS_MAX)
 def terms_of(
-    durability: Durability, min_isr: int, *, is_in_memory: bool = False, has_companion: bool = False
+    durability: Durability, min_isr: int, *, is_in_memory: bool = False, companions: tuple[CompanionKind, ...] = ()
 ) -> CommitTerms:
     """Return the terms; streams with equal settings share one object. A sync adds nothing to memory: as with `os`."""
     durability = Durability.OS if is_in_memory else durability
-    return CommitTerms(durability, min_isr, is_in_memory=is_in_memory, has_companion=has_companion)
+    return CommitTerms(durability, min_isr, is_in_memory=is_in_memory, companions=companions)
 
 
 class CommitStatus(NamedTuple):
@@ -208,8 +209,8 @@ class Leadership:
     __slots__ = (
         "_agenda", "_awaited_version", "_broker_id", "_followers", "_has_failed", "_incarnation", "_must_have",
         "_observers", "_promised", "_retry_us", "_rivals", "_smallest_isr", "_terms", "_under_way", "_unsettled",
-        "committed_end", "companion", "epoch_start", "flushed_end", "image_index", "isr", "key", "leader_epoch",
-        "log_end", "log_start", "replicas", "target", "version",
+        "committed_end", "companions", "epoch_start", "flushed_end", "image_index", "isr", "key", "kind",
+        "leader_epoch", "log_end", "log_start", "replicas", "target", "version",
     )  # fmt: skip
 
     def __init__(
@@ -224,9 +225,10 @@ class Leadership:
         now_us: int,
         target: Leadership | None = None,
         *,
+        kind: CompanionKind | None = None,
         promised: Mapping[BrokerId, int] = _NO_PROMISES,
     ) -> None:
-        """`target`: of a companion log, the leadership that it is tied to.
+        """`target` and `kind`: of a companion log, the leadership that it is tied to, and what it is to that one.
 
         `promised`: the brokers that may answer look-ups by a lease, and until when; see `GivenPromises.binding`.
         """
@@ -247,12 +249,12 @@ class Leadership:
         self._under_way: IsrChange | None = None
         self._awaited_version = 0  # version with the accepted proposal, which the image will reach
         self._retry_us = 0
-        self.companion: Leadership | None = None
-        self.target = target
+        self.companions: tuple[Leadership, ...] = ()
+        self.target, self.kind = target, kind
         self._promised: dict[BrokerId, int] | None = dict(promised) if promised else None
         self.image(assignment, live, now_us)
         if target is not None:
-            target.companion = self
+            target.companions = (*target.companions, self)
             target._wish_if_needed(now_us)  # it may have waited for this alone
         self._plan_release()
 
@@ -276,12 +278,22 @@ class Leadership:
 
     @property
     def lacks_companion(self) -> bool:
-        """True if the partition's companion log is not led yet."""
-        return self._terms.has_companion and self.companion is None
+        """True if one of the partition's companion logs is not led yet."""
+        return len(self.companions) < len(self._terms.companions)
+
+    @property
+    def marks(self) -> Leadership | None:
+        """The leadership of the partition's log of marks; None: it has none, or is not led yet."""
+        return next((one for one in self.companions if one.kind is CompanionKind.MARKS), None)
+
+    @property
+    def lacks_marks(self) -> bool:
+        """True if the partition's log of marks is not led yet."""
+        return CompanionKind.MARKS in self._terms.companions and self.marks is None
 
     def tied(self) -> tuple[Leadership, ...]:
-        """Return this leadership and that of its companion log."""
-        return (self,) if self.companion is None else (self, self.companion)
+        """Return this leadership and those of its companion logs."""
+        return (self, *self.companions)
 
     @property
     def min_isr(self) -> int:
@@ -465,7 +477,7 @@ class Leadership:
     def image(self, assignment: Assignment, live: Mapping[BrokerId, Incarnation], now_us: int) -> bool:
         """Take in the image; `live` maps every broker that is registered and not fenced to its incarnation.
 
-        Return True if the high watermark moved, of this log or its companion's.
+        Return True if the high watermark moved, of this log or a companion's.
         """
         assert assignment.leader_epoch == self.leader_epoch, (self.key, assignment.leader_epoch)
         assert self._broker_id in assignment.isr, (self.key, assignment.isr)
@@ -493,8 +505,8 @@ class Leadership:
             self._agenda.plan(self, now_us + self._terms.lag_ms_max * 1_000)
             self._wish_if_needed(now_us)
         advanced = self._advance_high_watermark()
-        if self.companion is not None:
-            advanced |= self.companion.image(assignment, live, now_us)
+        for companion in self.companions:
+            advanced |= companion.image(assignment, live, now_us)
         return advanced
 
     def tick(self, now_us: int) -> bool:
@@ -532,8 +544,8 @@ class Leadership:
         self._promised = None
         self._wish()
         advanced = self._advance_high_watermark()
-        if self.companion is not None:
-            advanced |= self.companion._advance_high_watermark()
+        for companion in self.companions:
+            advanced |= companion._advance_high_watermark()
         return advanced
 
     def _plan_release(self) -> None:
@@ -583,8 +595,8 @@ class Leadership:
             del self._unsettled[members]
         self._end_proposal(now_us)
         advanced = self._advance_high_watermark()
-        if self.companion is not None:
-            advanced |= self.companion._advance_high_watermark()
+        for companion in self.companions:
+            advanced |= companion._advance_high_watermark()
         return advanced
 
     def lost(self, change: IsrChange, now_us: int, retry_ms: int = limits.ISR_RETRY_MS) -> None:
@@ -598,7 +610,7 @@ class Leadership:
         self._under_way = None
         self._agenda.drop(self)
         if self.target is not None:
-            self.target.companion = None
+            self.target.companions = tuple(one for one in self.target.companions if one is not self)
 
     def _end_proposal(self, now_us: int, retry_ms: int = limits.ISR_RETRY_MS) -> None:
         self._under_way = None
@@ -635,10 +647,10 @@ class Leadership:
 
     @property
     def _has_all_on_disk(self) -> bool:
-        """True if this broker's disk has everything of both logs, and goes on taking more."""
+        """True if this broker's disk has everything of all these logs, and goes on taking more."""
         if self.lacks_companion or self._has_failed or not self._has_synced:
             return False
-        return self.companion is None or self.companion._has_all_on_disk
+        return all(one._has_all_on_disk for one in self.companions)
 
     @property
     def _has_synced(self) -> bool:
@@ -658,7 +670,7 @@ class Leadership:
             and not self._is_late(follower, now_us)
             and not self.lacks_companion
             and not self.is_bound  # a new member could lead next, and would not be bound
-            and (self.companion is None or self.companion._lets_join(follower.broker_id, now_us))
+            and all(one._lets_join(follower.broker_id, now_us) for one in self.companions)
         )
 
     def _lets_join(self, broker_id: BrokerId, now_us: int) -> bool:
@@ -675,7 +687,7 @@ class Leadership:
     def _is_late(self, follower: FollowerProgress, now_us: int) -> bool:
         if self._is_late_here(follower, now_us):
             return True
-        return self.companion is not None and self.companion._finds_late(follower.broker_id, now_us)
+        return any(one._finds_late(follower.broker_id, now_us) for one in self.companions)
 
     def _is_late_here(self, follower: FollowerProgress, now_us: int) -> bool:
         if follower.is_impeded:
@@ -692,8 +704,8 @@ class Leadership:
         proposed = (self if self.target is None else self.target)._unsettled or ()
         self._must_have = rules.must_have(self.isr, proposed)
         self._smallest_isr = min(len(self.isr), *map(len, proposed)) if proposed else len(self.isr)
-        if self.companion is not None:
-            self.companion._note_must_have()
+        for companion in self.companions:
+            companion._note_must_have()
 
     def _advance_high_watermark(self) -> bool:
         """Advance `committed_end` as far as the rules allow; return True if it did."""

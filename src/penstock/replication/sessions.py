@@ -88,7 +88,7 @@ class FollowerPosition:
         """True if an end or a start has moved since it was told, or if it was told before that all was settled."""
         if leadership.committed_end > self.told_committed_end or leadership.log_start > self.told_start:
             return True
-        return is_settled != self.told_settled and leadership.companion is not None
+        return is_settled != self.told_settled and leadership.marks is not None
 
     def refused(self, error: RemoteError) -> None:
         """Record that no batches follow its end; the error may name another start."""
@@ -540,11 +540,11 @@ class Sessions:
 
 def _is_settled(session: FetchSession, leadership: Leadership) -> bool:
     """True if a follower that shows all that it is told shows all that was committed, rows hidden by marks left out."""
-    if not leadership.knows_latest or leadership.lacks_companion:
+    if not leadership.knows_latest or leadership.lacks_marks:
         return False
-    if leadership.companion is None:
+    if (marks := leadership.marks) is None:
         return True
-    position = session.positions.get(leadership.companion.key)
+    position = session.positions.get(marks.key)
     return position is not None and position.agrees
 
 

@@ -30,6 +30,7 @@ from random import Random
 
 import msgspec
 
+from penstock.base.companion_kinds import CompanionKind
 from penstock.base.config import Durability, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, PartitionKey, StreamId
@@ -250,8 +251,8 @@ class Marking:
             look = None if broker.node is None else inspector.partition(broker.node, generation.stream_id, number)
             if look is not None and look.is_leader and broker.node is not None:
                 state = next(one for one in inspector.streams(broker.node) if one.stream_id == look.stream_id)
-                if not state.has_companion:
-                    made = companion_of(msgspec.structs.replace(state, has_companion=True))
+                if not state.has_marks:
+                    made = companion_of(msgspec.structs.replace(state, has_marks=True), CompanionKind.MARKS)
                     self._begin_marks(made.config)
                     broker.event(partial(inspector.add_companion, broker.node, look, self._added))
                 elif len(state.partitions) > number and self._marks is not None:

@@ -714,7 +714,7 @@ MUTANTS_OF_MARKS = (
     Mutant(
         "a follower joins by its messages alone",
         _LEADER,
-        "            and (self.companion is None or self.companion._lets_join(follower.broker_id, now_us))\n",
+        "            and all(one._lets_join(follower.broker_id, now_us) for one in self.companions)\n",
         "",
     ),
     Mutant(
@@ -726,13 +726,13 @@ MUTANTS_OF_MARKS = (
     Mutant(
         "a companion does not hear of another ISR",
         _LEADER,
-        "            advanced |= self.companion.image(assignment, live, now_us)\n",
+        "            advanced |= companion.image(assignment, live, now_us)\n",
         "            pass\n",
     ),
     Mutant(
         "marks are committed before they are synced",
         "penstock.metadata.companions",
-        "        durability=Durability.FSYNC,\n",
+        "        durability=Durability.FSYNC if is_marks else durability,\n",
         "        durability=Durability.OS,\n",
     ),
     Mutant(
@@ -762,13 +762,13 @@ MUTANTS_OF_MARKS = (
     Mutant(
         "the longest log leads whatever marks it lacks",
         "penstock.metadata.controller.recoveries",
-        "        if rules.has_companion:\n",
+        "        if rules.has_marks:\n",
         "        if False:\n",
     ),
     Mutant(
         "a broker forgets at a start that there are marks",
         "penstock.node.data_dir.folders",
-        "            self.companions_ahead.add(stream_id)\n",
+        "            self.marks_ahead.add(stream_id)\n",
         "            pass\n",
     ),
     Mutant(
@@ -825,7 +825,7 @@ MUTANTS_OF_MARKS = (
         "            self._write(partition, [row], partial(self._written, partition, writing))\n",
         "            self._write(partition, [row], partial(self._written, partition, writing))\n"
         "            end = self._hidden.marks_end(partition)\n"
-        "            self._upkeep.give_up(self._partitions[companion_key(partition.key)], end)\n",
+        "            self._upkeep.give_up(self._partitions[marks_key(partition.key)], end)\n",
     ),
     Mutant(
         "a snapshot does not say what a limit has decided",

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.groups.rows import SUBJECT
-from penstock.metadata.companions import companion_key
+from penstock.metadata.companions import marks_key
 from penstock.node.step import NatsAnswers
 from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
@@ -312,7 +312,7 @@ class World:
         node = self.brokers[broker_id].node
         if node is None:
             return False
-        ids = (stream_id, companion_key(PartitionKey(StreamId(stream_id), PartitionId(number))).stream_id)
+        ids = (stream_id, marks_key(PartitionKey(StreamId(stream_id), PartitionId(number))).stream_id)
         looks = [inspector.partition(node, one, number) for one in ids]
         return any(one is not None and one.is_damaged for one in looks)
 

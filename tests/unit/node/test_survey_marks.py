@@ -213,7 +213,7 @@ def test_one_replica_goes_on_as_before() -> None:
     brokers.run(60_000)
     led = brokers.led("prices")
     assert partition(led).log.config.deciding is Deciding.ALONE
-    assert not partition(led).stream.has_companion
+    assert not partition(led).stream.has_marks
     assert len(led.read("prices")) < 20
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.base.companion_kinds import CompanionKind
 from penstock.base.config import Durability
 from penstock.base.ids import PartitionKey
 from penstock.replication.leader import CommitTerms, Leadership, LogEndsAtStart
@@ -13,7 +14,7 @@ from tests.unit.replication.model_metadata import Partition
 LAG_US = 10_000_000
 LIVE: Any = {1: 11, 2: 12, 3: 13}
 NOTHING = LogEndsAtStart(0, 0, 0, 0)
-TERMS = CommitTerms(Durability.AUTO, 2, LAG_US // 1_000, has_companion=True)
+TERMS = CommitTerms(Durability.AUTO, 2, LAG_US // 1_000, companions=(CompanionKind.MARKS,))
 MARKS_TERMS = CommitTerms(Durability.FSYNC, 2, LAG_US // 1_000)
 
 
@@ -28,9 +29,15 @@ class Tied:
 
     def begin(self, ends: LogEndsAtStart = NOTHING) -> Leadership:
         """The companion's log is open."""
-        key = PartitionKey(8, 0)
-        self.marks = Leadership(key, 1, self.state, LIVE, ends, MARKS_TERMS, self.agenda, 0, self.data)  # type: ignore[arg-type]
+        self.marks = self.companion(8, CompanionKind.MARKS, MARKS_TERMS, ends)
         return self.marks
+
+    def companion(
+        self, stream_id: int, kind: CompanionKind, terms: CommitTerms, ends: LogEndsAtStart = NOTHING
+    ) -> Leadership:
+        """A companion's log is open."""
+        key: Any = PartitionKey(stream_id, 0)  # type: ignore[arg-type]
+        return Leadership(key, 1, self.state, LIVE, ends, terms, self.agenda, 0, self.data, kind=kind)  # type: ignore[arg-type]
 
     def wanted(self, now_us: int = 0) -> list[int] | None:
         """The ISR that is proposed."""
@@ -177,3 +184,52 @@ def test_a_leader_resumes_as_soon_as_its_companion_is_led_with_all_on_disk() -> 
     change = asking.proposal(0)
     assert change is not None
     assert change.commits_resumed
+
+
+CONSUMERS_TERMS = CommitTerms(Durability.AUTO, 2, LAG_US // 1_000)
+BOTH = CommitTerms(Durability.AUTO, 2, LAG_US // 1_000, companions=(CompanionKind.MARKS, CompanionKind.CONSUMERS))
+
+
+def test_a_follower_joins_once_it_may_join_in_all_of_several_companions() -> None:
+    tied = Tied(isr=(1, 2))
+    tied.data.reconfigured(BOTH)
+    marks = tied.begin()
+    fetches(tied.data, 3, 0)
+    fetches(marks, 3, 0)
+    assert tied.wanted() is None, "the log of consumers is not led yet"
+    assert tied.data.lacks_companion
+    assert not tied.data.lacks_marks, "readers wait for marks alone"
+    consumers = tied.companion(9, CompanionKind.CONSUMERS, CONSUMERS_TERMS)
+    assert tied.data.tied() == (tied.data, marks, consumers)
+    assert tied.data.marks is marks
+    assert tied.wanted() is None
+    fetches(consumers, 3, 0)
+    assert tied.wanted() == [1, 2, 3]
+
+
+def test_a_follower_that_is_late_with_the_consumers_leaves() -> None:
+    tied = Tied()
+    tied.data.reconfigured(BOTH)
+    consumers = tied.companion(9, CompanionKind.CONSUMERS, CONSUMERS_TERMS)
+    marks = tied.begin()
+    for one in (tied.data, marks, consumers):
+        for broker in (2, 3):
+            fetches(one, broker, 0)
+    consumers.appended(1, 0)
+    fetches(consumers, 2, 1, LAG_US)
+    for one in (tied.data, marks):
+        for broker in (2, 3):
+            fetches(one, broker, 0, LAG_US)
+    consumers.tick(LAG_US + 1)
+    assert tied.wanted(LAG_US + 1) == [1, 2]
+
+
+def test_one_of_several_companions_ends() -> None:
+    tied = Tied()
+    tied.data.reconfigured(BOTH)
+    consumers = tied.companion(9, CompanionKind.CONSUMERS, CONSUMERS_TERMS)
+    marks = tied.begin()
+    marks.end()
+    assert tied.data.companions == (consumers,)
+    assert tied.data.marks is None
+    assert tied.data.lacks_marks

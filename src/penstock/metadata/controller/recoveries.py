@@ -5,15 +5,18 @@ unclean stops (`elections.recovers`). Nothing is written to it then, so an incar
 All replicas that had every acked message are waited for, and the other live replicas for a while: the longest log is as
 good on any of them. All state is in memory; brokers repeat their reports, so a new metadata leader gets them, too.
 
-Of a partition with a companion log, a replica leads only if its companion is the longest, too: in the command the
-others count as failed. A committed row of a companion is on the disks of all that counted, but one of them may have
-returned with an older copy of its disk, and the ends of the messages need not show that.
+Of a partition with marks, a replica leads only if it has the longest log of them, too: in the command the others count
+as failed. A committed mark is on the disks of all that counted, but one of them may have returned with an older copy of
+its disk, and the ends of the messages need not show that. Of those with the most messages, the one with the longest log
+of consumers leads: its rows are as durable as the messages, so a power loss may have left the most of the one on a
+replica, and the most of the other on another. Messages come first then, and some of them are delivered once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -28,6 +31,7 @@ from penstock.metadata.image import ClusterImage, PartitionState
 _NEVER_US = 2**63
 _BELOW_ALL = LeaderEpoch(-1)  # epoch 0 of a failed log would say that its end is unknown
 _WAIT_US = limits.RECOVERY_WAIT_MS * 1_000
+_End: TypeAlias = tuple[LeaderEpoch, Offset]
 
 
 @dataclass(slots=True)
@@ -37,7 +41,8 @@ class _Told:
     leader_epoch: LeaderEpoch
     since_us: int
     ends: dict[BrokerId, ReplicaEnd] = field(default_factory=dict)
-    companions: dict[BrokerId, tuple[LeaderEpoch, Offset]] = field(default_factory=dict)  # ends of companion logs
+    marks: dict[BrokerId, _End] = field(default_factory=dict)  # ends of logs of marks
+    consumers: dict[BrokerId, _End] = field(default_factory=dict)  # ends of logs of consumers
 
 
 class Recoveries:
@@ -77,9 +82,10 @@ class Recoveries:
             if told is None or told.leader_epoch != end.leader_epoch:
                 told = self._told[key] = _Told(end.leader_epoch, now_us)
             replica_end = ReplicaEnd(broker_id, incarnation, end.last_epoch, end.log_end, end.has_failed)
-            companion = end.companion_epoch, end.companion_end
-            if told.ends.get(broker_id) != replica_end or told.companions.get(broker_id) != companion:
-                told.ends[broker_id], told.companions[broker_id] = replica_end, companion
+            marks, consumers = (end.marks_epoch, end.marks_end), (end.consumers_epoch, end.consumers_end)
+            before = told.ends.get(broker_id), told.marks.get(broker_id), told.consumers.get(broker_id)
+            if before != (replica_end, marks, consumers):
+                told.ends[broker_id], told.marks[broker_id], told.consumers[broker_id] = replica_end, marks, consumers
                 news[key] = None
         if news:
             self._seen = None
@@ -120,9 +126,12 @@ class Recoveries:
         ends = _counting(partition, told, live)
         missing = [one for one in partition.replicas if one in live and one not in ends]
         rules = ElectionRules.of(image.streams[key.stream_id])
-        if rules.has_companion:
-            ends = _with_longest_companion(elections.holders(partition), ends, told)
-        if not (elections.holders(partition).isdisjoint(missing) or rules.allow_unclean_election):
+        holders = elections.holders(partition)
+        if rules.has_marks:
+            ends = _with_longest_marks(holders, ends, told)
+        if rules.has_consumers:
+            ends = _with_longest_consumers(holders, ends, told)
+        if not (holders.isdisjoint(missing) or rules.allow_unclean_election):
             return None
         if missing and now_us < told.since_us + _WAIT_US:
             self._next_us = min(self._next_us, told.since_us + _WAIT_US)
@@ -141,12 +150,23 @@ def _partition(image: ClusterImage, key: PartitionKey, leader_epoch: LeaderEpoch
     return partition if partition.leader is None and partition.leader_epoch == leader_epoch else None
 
 
-def _with_longest_companion(
+def _with_longest_marks(
     holders: frozenset[BrokerId], ends: dict[BrokerId, ReplicaEnd], told: _Told
 ) -> dict[BrokerId, ReplicaEnd]:
-    """Return the ends; those of replicas whose companion log lacks what that of a holder has count as failed."""
-    longest = max((told.companions[one] for one in ends if one in holders), default=(0, 0))
-    return {one: end if told.companions[one] >= longest else _outdone(end) for one, end in ends.items()}
+    """Return the ends; those of replicas whose log of marks lacks what that of a holder has count as failed."""
+    longest = max((told.marks[one] for one in ends if one in holders), default=(0, 0))
+    return {one: end if told.marks[one] >= longest else _outdone(end) for one, end in ends.items()}
+
+
+def _with_longest_consumers(
+    holders: frozenset[BrokerId], ends: dict[BrokerId, ReplicaEnd], told: _Told
+) -> dict[BrokerId, ReplicaEnd]:
+    """Return the ends; of the holders with the most messages, those with a shorter log of consumers count as failed."""
+    may_lead = {one: end.length for one, end in ends.items() if one in holders and not end.has_failed}
+    most = [one for one, length in may_lead.items() if length == max(may_lead.values())]
+    longest = max((told.consumers[one] for one in most), default=(0, 0))
+    outdone = [one for one in most if told.consumers[one] < longest]
+    return {one: _outdone(end) if one in outdone else end for one, end in ends.items()}
 
 
 def _outdone(end: ReplicaEnd) -> ReplicaEnd:

@@ -83,16 +83,16 @@ def raise_feature_level(
     if older is not None:
         raise older
     raised = replace(image, feature_level=command.feature_level)
-    for state in gaining_companions(image, command.feature_level):
-        raised = raised.with_changed(msgspec.structs.replace(state, has_companion=True))
+    for state in gaining_marks(image, command.feature_level):
+        raised = raised.with_changed(msgspec.structs.replace(state, has_marks=True))
     return raised, CommandOutcome(changed=True)
 
 
-def gaining_companions(image: ClusterImage, level: FeatureLevel) -> list[StreamState]:
-    """Return the streams that get companion logs at that level: leaders decide on rollups from then on, by marks."""
+def gaining_marks(image: ClusterImage, level: FeatureLevel) -> list[StreamState]:
+    """Return the streams that get logs of marks at that level: leaders decide on rollups from then on, by marks."""
     if level < LEADER_DECIDES.level:
         return []
-    return [state for state in image.streams.values() if state.config.allow_rollup and not state.has_companion]
+    return [state for state in image.streams.values() if state.config.allow_rollup and not state.has_marks]
 
 
 def _knows_last_run(command: RegisterBroker, known: BrokerState) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from penstock.base import limits
+from penstock.base.companion_kinds import CompanionKind
 from penstock.base.config import (
     ALTERABLE,
     ALTERABLE_SEALED,
@@ -136,7 +137,7 @@ def check_room(
 
 def logs_of(state: StreamState) -> int:
     """Return the number of a stream's partitions and of their companion logs."""
-    return len(state.partitions) * (2 if state.has_companion else 1)
+    return len(state.partitions) * (1 + len(state.companions))
 
 
 def check_owned(
@@ -337,15 +338,15 @@ def _made(image: ClusterImage, stream_id: StreamId, command: CreateStream) -> St
     partitions = made_partitions(image, command.config, assignments, command.observers)
     config = created_config(command.config, len(assignments[0]))
     owner = "" if config.is_internal else command.by
-    has_companion = is_decided(image, config)
-    made = StreamState(stream_id, config, command.created_us, partitions, owner=owner, has_companion=has_companion)
+    has_marks = is_decided(image, config)
+    made = StreamState(stream_id, config, command.created_us, partitions, owner=owner, has_marks=has_marks)
     if command.intake is Intake.OPEN:
         return made
     return msgspec.structs.replace(made, intake=command.intake, intake_us=max(1, command.created_us))
 
 
 def is_decided(image: ClusterImage, config: StreamConfig) -> bool:
-    """True if marks enforce something of this config, so that the stream needs companion logs."""
+    """True if marks enforce something of this config, so that the stream needs logs of them."""
     needs_marks = config.subject_limit is not None or config.is_consumed
     return needs_marks or (config.allow_rollup and image.has_feature(LEADER_DECIDES))
 
@@ -415,8 +416,8 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
         raise _invalid(error.mistakes) from None
     if command.refuse_overlap:
         check_no_overlap(image, config)
-    has_companion = state.has_companion or is_decided(image, config)
-    changed = msgspec.structs.replace(state, config=config, has_companion=has_companion)
+    has_marks = state.has_marks or is_decided(image, config)
+    changed = msgspec.structs.replace(state, config=config, has_marks=has_marks)
     changed = _observed(changed, command.observers)
     rules, live = ElectionRules.of(changed), image.live_brokers()
     if rules == ElectionRules.of(state) and changed.partitions == state.partitions:
@@ -533,7 +534,9 @@ def set_intake(image: ClusterImage, index: int, command: SetIntake) -> tuple[Clu
 def add_companion(image: ClusterImage, index: int, command: AddCompanion) -> tuple[ClusterImage, CommandOutcome]:
     """Give a stream companion logs; no change if it has them. Raise RemoteError (stream_not_found, stream_changed)."""
     state = image.by_id(command.stream_id)
-    return _with_altered(image, state, msgspec.structs.replace(state, has_companion=True), ())
+    is_marks = command.kind is CompanionKind.MARKS
+    changed = msgspec.structs.replace(state, **{"has_marks" if is_marks else "has_consumers": True})
+    return _with_altered(image, state, changed, ())
 
 
 def record_deletion(image: ClusterImage, index: int, command: RecordDeletion) -> tuple[ClusterImage, CommandOutcome]:

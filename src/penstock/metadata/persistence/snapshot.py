@@ -10,7 +10,8 @@ invariants (metadata/image.py). Limits that a later version may tighten are not 
                               | truncated: the fields of Truncated in their order | intake | intake_us
                               | archived: the fields of Archived in their order
                               | counts | marks: the fields of Mark in their order | owner
-                              | has_companion (version 4, only of streams that have one)
+                              | has_marks (version 4, only of streams that have companion logs)
+                              | has_consumers (the same, only of streams that have logs of consumers)
 
     users (version 3)         the fields of User in their order, by name | the index of the last act | the key of decoys
     level (version 4)         the cluster's feature level: major, minor | if there are any, the decisions on JetStream's
@@ -135,7 +136,14 @@ def encode_image(image: ClusterImage) -> bytes:
 
 def _stored(streams: Iterable[StreamState]) -> Any:
     """Return the streams as they are encoded: those without companion logs as before there were any."""
-    return tuple(state if state.has_companion else msgspec.structs.astuple(state)[:-1] for state in streams)
+    return tuple(map(_fields, streams))
+
+
+def _fields(state: StreamState) -> Any:
+    if state.has_consumers:
+        return state
+    fields = msgspec.structs.astuple(state)
+    return fields[:-1] if state.has_marks else fields[:-2]
 
 
 def image_digest(image: ClusterImage) -> bytes:
@@ -221,8 +229,7 @@ def _check_brokers(snapshot: _Snapshot) -> None:
 
 def _check_streams(snapshot: _Snapshot) -> None:
     live = {broker.broker_id for broker in snapshot.brokers if broker.is_live}
-    has_companions = any(state.has_companion for state in snapshot.streams)
-    is_allowed = snapshot.version > _WITHOUT_LEVEL or not has_companions
+    is_allowed = snapshot.version > _WITHOUT_LEVEL or not any(state.companions for state in snapshot.streams)
     _expect(is_allowed, f"companions in version {snapshot.version}")
     names = set()
     last: int = 0

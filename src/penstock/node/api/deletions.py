@@ -41,7 +41,7 @@ from penstock.messages import (
     Request,
     Response,
 )
-from penstock.metadata.companions import companion_key
+from penstock.metadata.companions import marks_key
 from penstock.metadata.effects.streams import purge_denied_text
 from penstock.metadata.feature_levels import DELETION
 from penstock.metadata.feature_versions import missing
@@ -244,7 +244,7 @@ class Deletions:
         """Write the marks; first have the companion log created, if there is none yet."""
         partition = asked.partition
         try:
-            if not partition.stream.has_companion:
+            if not partition.stream.has_marks:
                 self._await_companion(asked)
                 return
             by = sharer_of(asked.call.auth.who)
@@ -271,11 +271,11 @@ class Deletions:
     def companion_led(self, companion: Partition) -> None:
         """Go on with the deletions that wait for this companion log."""
         for asked in list(self._waiting.values()):
-            if asked.awaits_companion and companion_key(asked.partition.key) == companion.key:
+            if asked.awaits_companion and marks_key(asked.partition.key) == companion.key:
                 self._go_on(asked)
 
     def _go_on(self, asked: _Asked) -> None:
-        if asked.partition.leadership is asked.leadership and asked.partition.stream.has_companion:
+        if asked.partition.leadership is asked.leadership and asked.partition.stream.has_marks:
             asked.awaits_companion = False
             try:
                 asked.call.authorize()  # a rule may have been dropped while it waited

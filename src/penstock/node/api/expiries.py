@@ -285,7 +285,7 @@ class Expiries:
             self._settle(one, query)
             return
         try:
-            if not partition.stream.has_companion:
+            if not partition.stream.has_marks:
                 request = AddCompanionRequest(stream_id=partition.key.stream_id)
                 self._cluster.link.ask(request, partial(self._companion_added, one))
                 return

@@ -23,7 +23,7 @@ from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.live.marks import Snapshot, encode
 from penstock.messages import AppendResponse
-from penstock.metadata.companions import companion_key
+from penstock.metadata.companions import marks_key
 from penstock.node.api.row_decisions import AppendToCompanion
 from penstock.node.context import Context
 from penstock.node.partition.partition import Partition
@@ -129,7 +129,7 @@ class MarkSnapshots:
     def _remove(self, partition: Partition) -> bool:
         """Raise the log start of the companion log. Return False if the caller must try again."""
         end = self._hidden.removable_end(partition.key)
-        companion = self._partitions.get(companion_key(partition.key))
+        companion = self._partitions.get(marks_key(partition.key))
         if companion is None or companion.leadership is None or end <= companion.log.log_start:
             return True
         return self._upkeep.give_up(companion, end)

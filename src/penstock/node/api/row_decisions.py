@@ -38,7 +38,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.hot.subject_table import TableBudget
 from penstock.messages import AppendResponse
-from penstock.metadata.companions import is_companion, target_key
+from penstock.metadata.companions import is_marks, target_key
 from penstock.node.api.internal_log import Rows
 from penstock.node.api.stream_interest import StreamInterest
 from penstock.node.context import Context
@@ -121,7 +121,7 @@ class RowDecisions:
 
     def check(self, partition: Partition) -> None:
         """Begin to decide on rows that were committed; `partition` may be a companion log that is led now."""
-        if is_companion(partition.key.stream_id):
+        if is_marks(partition.key.stream_id):
             target = self._partitions.get(target_key(partition.key))
             if target is None or not target.needs_decisions:
                 return

@@ -6,6 +6,7 @@ from collections import Counter
 
 import msgspec
 
+from penstock.base.companion_kinds import CompanionKind
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import BrokerId, Offset, PartitionId, PartitionKey, TimestampUs
 from penstock.commitlog import LogState
@@ -121,7 +122,7 @@ class StatusReport:
             return self._absent(key)
         if partition.closed:
             return PartitionHealth.FAILED, partition.closed
-        if partition.stream.has_companion and (unusable := self._replicas.companions.unusable(partition)) is not None:
+        if partition.stream.has_marks and (unusable := self._replicas.companions.unusable(partition)) is not None:
             opens = unusable.code == ErrorCode.NOT_YET
             return PartitionHealth.STARTING if opens else PartitionHealth.FAILED, unusable.message
         state = partition.log.state
@@ -141,7 +142,14 @@ class StatusReport:
             return PartitionHealth.NO_LEADER, NOT_HEARD
         if not (partition.subscribed or partition.is_deaf):
             return PartitionHealth.STARTING, partition.refusal or NATS_NOT_CONNECTED
-        return PartitionHealth.ONLINE, partition.unmarked
+        return PartitionHealth.ONLINE, partition.unmarked or self._refuses_consumers(partition)
+
+    def _refuses_consumers(self, partition: Partition) -> str:
+        """Return why a leader serves no consumers with acks, unless that is about to change; messages go on."""
+        if not partition.stream.has_consumers:
+            return ""
+        trouble = self._replicas.companions.troubles.find(partition, CompanionKind.CONSUMERS)
+        return "" if trouble is None or trouble.code == ErrorCode.NOT_YET else trouble.message
 
     def _absent(self, key: PartitionKey) -> tuple[PartitionHealth, str]:
         if (failure := self._replicas.streams.failures.get(key)) is not None:
@@ -231,7 +239,7 @@ class StatusReport:
             and partition.subscribed
             and partition.is_writable
             and not partition.impediment
-            and not partition.stream.has_companion
+            and not partition.stream.has_marks
         )
         return PartitionHealth.ONLINE if is_online else self._health(key)[0]
 

@@ -1,7 +1,8 @@
 """What the consumers of streams with interest retention want, in the partitions led here.
 
 Rules: whoever runs the consumers tells the filters of all of them, for one leadership; the next one has to be told
-anew. Until then nothing is known, and nothing is decided on (`RowDecisions`).
+anew. Until then nothing is known, and nothing is decided on (`RowDecisions`); but in a stream that has no log of
+consumers there are none with acks, and nothing is wanted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.wanted_subjects import WantedSubjects
 from penstock.replication.leader import Leadership
+
+
+_NOTHING = WantedSubjects(())
 
 
 class StreamInterest:
@@ -29,6 +33,8 @@ class StreamInterest:
         """Return what is wanted in this leadership. Raise RemoteError not_yet: it is not known."""
         leadership, wanted = self._told.get(partition, (None, None))
         if wanted is None or leadership is not partition.leadership:
+            if not partition.stream.has_consumers:
+                return _NOTHING
             text = f"the consumers of {partition.label} are not known here yet, so nothing new is shown"
             raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment")
         return wanted

@@ -95,7 +95,7 @@ class SurveyMarks:
         if partition.log.found is not pending.found:  # the config has changed, or the log was cut
             del self._pending[partition]
             return
-        if not partition.stream.has_companion:
+        if not partition.stream.has_marks:
             pending.is_writing = True
             request = AddCompanionRequest(stream_id=partition.key.stream_id)
             self._cluster.link.ask(request, partial(self._companion_added, partition, pending))

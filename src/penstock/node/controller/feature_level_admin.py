@@ -14,7 +14,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import RaiseFeatureLevelRequest, RaiseFeatureLevelResponse, Response
 from penstock.metadata.commands import RaiseFeatureLevel
-from penstock.metadata.effects.brokers import gaining_companions
+from penstock.metadata.effects.brokers import gaining_marks
 from penstock.metadata.effects.streams import check_room
 from penstock.metadata.feature_levels import LEVELS, FeatureLevel, level_of, level_text
 from penstock.metadata.image import CommandOutcome
@@ -42,7 +42,7 @@ class FeatureLevelAdmin:
         """
         deadline_us = self._context.now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
         wanted = self._level(request.feature_level)
-        if added := sum(len(state.partitions) for state in gaining_companions(self._context.image, wanted)):
+        if added := sum(len(state.partitions) for state in gaining_marks(self._context.image, wanted)):
             check_room(self._context.image, added, streams=0)
         index = 0
 

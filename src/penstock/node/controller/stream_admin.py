@@ -392,7 +392,7 @@ class StreamAdmin:
             check_no_overlap(self._image, config)
         payer = self._payer(state, auth)
         check_owned(self._image, config, payer, state, self._under_way)
-        if is_decided(self._image, config) and not state.has_companion:
+        if is_decided(self._image, config) and not state.has_marks:
             check_room(self._image, len(state.partitions), payer, streams=0, under_way=self._under_way)
         observers = None
         if config.observers > state.config.observers:
@@ -457,7 +457,7 @@ class StreamAdmin:
             return
         payer = self._payer(state, auth)
         check_owned(self._image, config, payer, state, self._under_way)
-        logs = added * (2 if state.has_companion else 1)
+        logs = added * (1 + len(state.companions))
         check_room(self._image, logs, payer, streams=0, under_way=self._under_way)
         assert config.replicas is not None
         assignments = self._placing.assign(added, config.replicas, self._placing.ready(config))
@@ -517,19 +517,19 @@ class StreamAdmin:
         self._quorum.propose(command, marked)
 
     def add_companion(self, request: AddCompanionRequest, done: Done) -> None:
-        """Give each partition of a stream a companion log."""
+        """Give each partition of a stream a companion log of a kind."""
 
         def added(outcome: CommandOutcome | RemoteError) -> None:
             done(outcome if isinstance(outcome, RemoteError) else AddCompanionResponse())
 
         try:
             state = self._image.by_id(request.stream_id)
-            if not state.has_companion:
+            if request.kind not in state.companions:
                 check_room(self._image, len(state.partitions), streams=0, under_way=self._under_way)
         except RemoteError as refusal:
             done(refusal)
             return
-        self._quorum.propose(AddCompanion(stream_id=request.stream_id), added)
+        self._quorum.propose(AddCompanion(stream_id=request.stream_id, kind=request.kind), added)
 
     def record_deletion(self, request: RecordDeletionRequest, done: Done) -> None:
         """Record for `__audit` what a user deletes."""

@@ -7,7 +7,8 @@ stream's name can be used again.
 
     streams/00000004-orders/0     the log of partition 0
     streams/00000004-orders/1     the log of partition 1
-    streams/1099511627780-__marks-4/0   the companion log of partition 0 (see `penstock.metadata.companions`)
+    streams/1099511627780-__marks-4/0      the log of marks of partition 0 (see `penstock.metadata.companions`)
+    streams/2199023255556-__consumers-4/0  the log of consumers of partition 0
     made/00000004-orders          the mark of partition 0: its log was made
     made/00000004-orders.1        the mark of partition 1 (no stream's name holds a dot)
 """
@@ -19,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from penstock.base.config import Storage
 from penstock.base.errors import CorruptionError
 from penstock.base.ids import StreamId
-from penstock.metadata.companions import is_companion, target_id, with_companion
+from penstock.metadata.companions import is_companion, is_marks, target_id, with_companions
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
 from penstock.node.step import Outbox
@@ -85,16 +86,16 @@ class LogFolders:
 
     def __init__(self, vfs: Vfs, outbox: Outbox) -> None:
         self.made = LogCreationMarkers(vfs)
-        self.companions_ahead: set[StreamId] = set()  # streams that have companion logs here, unknown to the image yet
+        self.marks_ahead: set[StreamId] = set()  # streams that have marks here, unknown to the image yet
         self._vfs = vfs
         self._outbox = outbox
 
     def tidy(self, image: ClusterImage, deleted: Iterable[StreamState]) -> None:
         """Read the marks, remove deleted streams and quarantine unknown folders at the start; blocking. OSError."""
         self.made.read()
-        known = {stream_path(one) for state in image.streams.values() for one in with_companion(state)}
+        known = {stream_path(one) for state in image.streams.values() for one in with_companions(state)}
         # Compare whole names: a folder that only shares the number of a deleted stream is not that stream's.
-        gone = (one for state in deleted for one in with_companion(state))
+        gone = (one for state in deleted for one in with_companions(state))
         removed = {stream_path(state): state for state in gone if state.config.storage is Storage.FILE}
         for name in _listed(self._vfs, STREAMS_PATH):
             path = f"{STREAMS_PATH}/{name.rstrip('/')}"
@@ -127,8 +128,8 @@ class LogFolders:
         if not is_companion(int(number)):
             return stream_id > image.index
         is_ahead = stream_id > image.index or stream_id in image.streams
-        if is_ahead:
-            self.companions_ahead.add(stream_id)
+        if is_ahead and is_marks(int(number)):
+            self.marks_ahead.add(stream_id)
         return is_ahead
 
     def remove(self, vfs: Vfs, stream: StreamState) -> None:

@@ -277,7 +277,7 @@ class Partition:
     def reconfigure(self, stream: StreamState, image_index: int) -> None:
         """Apply the stream's state in the metadata image, which ends with that command."""
         seen_end = self.visible_end
-        before = self.stream.has_companion, self.needs_decisions
+        before = self.stream.has_marks, self.needs_decisions
         if stream.decides_rollups and not self.stream.decides_rollups:
             self.rolled_up_end = self.log.log_end  # what the log holds counts from now on, whenever it came
         self.stream = stream
@@ -308,9 +308,9 @@ class Partition:
         assert config.min_isr is not None
         is_in_memory = config.storage is Storage.MEMORY
         self.terms = terms_of(
-            config.durability, config.min_isr, is_in_memory=is_in_memory, has_companion=stream.has_companion
+            config.durability, config.min_isr, is_in_memory=is_in_memory, companions=stream.companions
         )
-        if before != (stream.has_companion, needs_decisions):
+        if before != (stream.has_marks, needs_decisions):
             self.image_index = image_index
         if self.leadership is not None:
             self.leadership.image_index = self.image_index
@@ -431,10 +431,10 @@ class Partition:
     @property
     def knows_hidden(self) -> bool:
         """True unless a leader has not yet applied all marks of earlier ones: then a row that seems live may not be."""
-        if not self.stream.has_companion or self.leadership is None:
+        if not self.stream.has_marks or self.leadership is None:
             return True
-        companion = self.leadership.companion
-        return companion is not None and companion.knows_latest and self.visible.shown_marks >= companion.epoch_start
+        marks = self.leadership.marks
+        return marks is not None and marks.knows_latest and self.visible.shown_marks >= marks.epoch_start
 
     @property
     def lags_marks(self) -> bool:

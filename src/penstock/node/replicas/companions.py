@@ -1,6 +1,7 @@
-"""Companion logs on this broker: their committed rows are passed on, and reads of their partitions wait for them.
+"""Logs of marks on this broker: their committed rows are passed on, and reads of their partitions wait for them.
 
-A partition's companion log (`penstock.metadata.companions`) holds marks that hide rows of the partition. This module
+A partition's log of marks (`penstock.metadata.companions`), here its companion, hides rows of the partition. Its log of
+consumers is none of this module's business (`node.consumers`): nothing is passed on, and no read waits. This module
 does not know what a mark means: it passes the committed rows on to a consumer, on the leader and on followers alike.
 
 Rules: every committed row is passed on, in the order of the log, at least once; after `reset` from the first one on
@@ -29,14 +30,16 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple, Protocol
 
 from penstock.base import limits
+from penstock.base.companion_kinds import CompanionKind
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionKey, StreamId
 from penstock.batch import codec
-from penstock.commitlog import LogState, LogView
-from penstock.metadata.companions import companion_key, is_companion, target_key
+from penstock.commitlog import LogView
+from penstock.metadata.companions import is_marks, marks_key, target_key
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import Query, QueryGivenUpError, keys_and_values
 from penstock.node.partition.partition import Partition
+from penstock.node.replicas.companion_troubles import CompanionTroubles
 from penstock.node.step import Lane
 
 
@@ -131,15 +134,15 @@ class Companions:
         self._outbox = context.outbox
         self._broker_id = context.settings.broker_id
         self._partitions = partitions
-        self._failures = failures
+        self.troubles = CompanionTroubles(partitions, failures)
         self._ahead = ahead
         self._passed: dict[PartitionKey, _Passed] = {}
 
     # Rows
 
     def advanced(self, partition: Partition) -> None:
-        """Pass on what is committed now, if this is a companion log."""
-        if is_companion(partition.key.stream_id):
+        """Pass on what is committed now, if this is a log of marks."""
+        if is_marks(partition.key.stream_id):
             self._read_on(partition, self._passed.setdefault(partition.key, _Passed()))
 
     def cut(self, partition: Partition) -> None:
@@ -219,7 +222,7 @@ class Companions:
 
     def led(self, target: Partition) -> Partition:
         """Return the companion of a partition led here, to append to it. Raise RemoteError (not_yet, overloaded)."""
-        companion = self._partitions.get(companion_key(target.key)) if target.stream.has_companion else None
+        companion = self._partitions.get(marks_key(target.key)) if target.stream.has_marks else None
         if companion is None or companion.leadership is None or companion.leadership.target is not target.leadership:
             text = f"nothing was stored: the companion log of {target.label} is not led here yet; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
@@ -251,14 +254,14 @@ class Companions:
 
         not_yet: it will know soon; corrupt_range, storage_failed, no_encryption_key: its companion log is unusable.
         """
-        if not partition.stream.has_companion:
+        if not partition.stream.has_marks:
             if partition.key.stream_id in self._ahead:
                 text = "has marks of what is hidden, and this broker has not heard so since it started"
                 raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} {text}; ask its leader, or again in a moment")
             return
         if (unusable := self.unusable(partition)) is not None:
             raise unusable
-        key = companion_key(partition.key)
+        key = marks_key(partition.key)
         companion = self._partitions[key]
         passed = self._passed.setdefault(key, _Passed())
         if (failure := passed.failure) is not None:
@@ -295,18 +298,8 @@ class Companions:
         partition.marks_failure = error.message if error is not None and is_lasting else ""
 
     def unusable(self, partition: Partition) -> RemoteError | None:
-        """Return why the companion log of a partition that has one cannot be used; None if it can."""
-        key = companion_key(partition.key)
-        companion = self._partitions.get(key)
-        if companion is None:
-            opening = RemoteError(ErrorCode.NOT_YET, "the log of what is hidden is being opened; ask again in a moment")
-            found = self._failures.get(key, opening)
-            return RemoteError(found.code, f"{partition.label} cannot be read: {found.message}", **found.details)
-        if companion.closed:
-            return RemoteError(ErrorCode.STORAGE_FAILED, f"{partition.label} cannot be read: {companion.closed}")
-        if companion.log.state is LogState.READ_ONLY and companion.log.damage:
-            return self._damaged(partition, companion)
-        return None
+        """Return why the log of marks of a partition that has one cannot be used; None if it can."""
+        return self.troubles.find(partition, CompanionKind.MARKS)
 
     def _knows(self, companion: Partition) -> bool:
         """True if this replica knew, at some moment of its role, all that was committed."""
@@ -319,24 +312,6 @@ class Companions:
         following = companion.following
         as_of_us = companion.fresh_us if following is None else following.freshness.as_of_us
         return as_of_us is not None
-
-    def _damaged(self, partition: Partition, companion: Partition) -> RemoteError:
-        one = companion.log.damage[0]
-        text = f"{partition.label} cannot be read: the log of what is hidden in it is damaged in {one.file} at byte"
-        mend = companion.mending or "it is mended from another replica that has it whole"
-        if not companion.is_replicated:
-            mend = "there is no other replica"
-        error = RemoteError(
-            ErrorCode.CORRUPT_RANGE,
-            f"{text} {one.position}; {mend}",
-            file=one.file,
-            position=one.position,
-            expected=one.expected,
-            found=one.found,
-        )
-        if companion.is_being_repaired:
-            error.details["repairing"] = True
-        return error
 
     def passed_as_of_us(self, companion: Partition, as_of_us: int | None) -> int | None:
         """Return the time up to which all committed rows were passed on; `as_of_us`: up to which the log has them."""

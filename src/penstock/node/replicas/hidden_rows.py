@@ -238,10 +238,10 @@ class HiddenRows:
         """Go on without marks that no replica of the ISR has. Return True if it lacked some until now."""
         partition = self._partitions.get(key)
         leadership = None if partition is None else partition.leadership
-        companion = None if leadership is None else leadership.companion
-        if fold.live.is_whole or fold.live.refusal or companion is None or not companion.knows_latest:
+        marks = None if leadership is None else leadership.marks
+        if fold.live.is_whole or fold.live.refusal or marks is None or not marks.knows_latest:
             return False
-        if fold.end < companion.epoch_start:
+        if fold.end < marks.epoch_start:
             return False  # it is being read
         fold.live.accept_loss()
         self.grown[key] = None
@@ -294,7 +294,7 @@ class HiddenRows:
     def erasure(self, partition: Partition) -> Erasure:
         """Return how far the secure rows of a partition are erased on this broker."""
         if (owed := self._owed.get(partition.key)) is None:
-            return Erasure(0, 0, "it does not know yet what to erase" if partition.stream.has_companion else "")
+            return Erasure(0, 0, "it does not know yet what to erase" if partition.stream.has_marks else "")
         while owed.steps:
             step = owed.steps[0]
             # A leader lacks nothing: what marks name behind its log was lost.

@@ -34,6 +34,7 @@ from penstock.messages import (
     ReplicaProgressResponse,
     Response,
 )
+from penstock.metadata.companions import kind_of
 from penstock.metadata.image import PartitionState
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
@@ -181,6 +182,7 @@ class LeaderReplication:
             self._timers,
             now.elapsed_us,
             target,
+            kind=kind_of(partition.key.stream_id),
             promised=promised,
         )
         partition.lead(leadership)
@@ -233,7 +235,7 @@ class LeaderReplication:
             self._sessions.ends_moved(partition.leadership, now.elapsed_us)
 
     def _advance_high_watermark(self, leadership: Leadership, now: Now) -> None:
-        """Pass on that a high watermark may have moved, of this log or its companion's."""
+        """Pass on that a high watermark may have moved, of this log or its companions'."""
         for one in leadership.tied():
             partition = self._partitions.get(one.key)
             if partition is not None and partition.leadership is one:

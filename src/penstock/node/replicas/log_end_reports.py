@@ -1,6 +1,7 @@
 """Reports the ends of leaderless logs to the metadata leader while it looks for the longest log.
 
-The end of the companion log is reported, too. A replica whose companion has failed cannot lead, whatever its own end.
+The ends of companion logs are reported, too. A replica whose log of marks has failed cannot lead, whatever its own end;
+one whose log of consumers has failed leads if no other replica has more of it.
 
 Rules: ends are reported while the image has the partition in recovery (`penstock.metadata.elections`): at once, and
 then with every heartbeat. If they do not fit into one heartbeat, the next one is sent at once; new ones go first, then
@@ -21,7 +22,7 @@ from penstock.commitlog import LogState
 from penstock.messages import LogEnd
 from penstock.metadata import elections
 from penstock.metadata.commands import ReplicaEnd
-from penstock.metadata.companions import companion_key
+from penstock.metadata.companions import consumers_key, marks_key
 from penstock.node.context import Context
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_events import PartitionEvents
@@ -86,20 +87,34 @@ class LogEndReports:
 
     def _end_of(self, partition: Partition, leader_epoch: LeaderEpoch) -> LogEnd | None:
         end = _end_of(partition, leader_epoch)
-        if end is None or not partition.stream.has_companion:
-            return end
-        companion = self._partitions.get(companion_key(partition.key))
-        if companion is None or companion.closed:
-            return _unknown(partition.key, leader_epoch)
-        of_companion = _end_of(companion, leader_epoch)
-        if of_companion is None or of_companion.is_unknown:
-            return of_companion and _unknown(partition.key, leader_epoch)
+        if end is not None and partition.stream.has_marks:
+            end = self._with_marks(partition, end)
+        if end is not None and partition.stream.has_consumers:
+            end = self._with_consumers(partition, end)
+        return end
+
+    def _with_marks(self, partition: Partition, end: LogEnd) -> LogEnd | None:
+        marks = self._partitions.get(marks_key(partition.key))
+        if marks is None or marks.closed:
+            return _unknown(partition.key, end.leader_epoch)
+        of_marks = _end_of(marks, end.leader_epoch)
+        if of_marks is None or of_marks.is_unknown:
+            return of_marks and _unknown(partition.key, end.leader_epoch)
         return msgspec.structs.replace(
             end,
-            has_failed=end.has_failed or of_companion.has_failed,
-            companion_epoch=of_companion.last_epoch,
-            companion_end=of_companion.log_end,
+            has_failed=end.has_failed or of_marks.has_failed,
+            marks_epoch=of_marks.last_epoch,
+            marks_end=of_marks.log_end,
         )
+
+    def _with_consumers(self, partition: Partition, end: LogEnd) -> LogEnd | None:
+        consumers = self._partitions.get(consumers_key(partition.key))
+        if consumers is None or consumers.closed:
+            return end  # it leads all the same if no other replica has more
+        found = _end_of(consumers, end.leader_epoch)
+        if found is None:
+            return None
+        return msgspec.structs.replace(end, consumers_epoch=found.last_epoch, consumers_end=found.log_end)
 
 
 def _end_of(partition: Partition, leader_epoch: LeaderEpoch) -> LogEnd | None:

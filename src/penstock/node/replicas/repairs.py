@@ -5,7 +5,7 @@ rate: so nothing that others rely on is removed. A leader that finds its log cor
 sync. The current leader is asked first and sends what it has: what it lacks was never committed. The other replicas are
 asked for what the leader cannot read either, and send committed batches; of one leader epoch those are identical.
 Nothing is discarded because of a follower's answer, nor without a leader: the corrupt log may have been the longest.
-But a companion log whose partition has no leader is restored without one, also in the ISR: if all are corrupt, at
+But a log of marks whose partition has no leader is restored without one, also in the ISR: if all are corrupt, at
 different places, none could lead. Then holes are filled with what others have there of the same leader epoch, committed
 or not: it is what was there. A failed repair is retried with backoff, from another broker if the data of one did not
 fit. The cleaner finishes with the log first, and starts nothing there meanwhile. The repaired log is opened as at a
@@ -32,7 +32,7 @@ from penstock.base.errors import ErrorCode, OperationalError, PenstockError, Rem
 from penstock.base.ids import BrokerId, Offset, PartitionKey
 from penstock.commitlog import Log, LogState, LogView, MissingRange, RepairError, SegmentRepair, Slice
 from penstock.messages import ReplicaRangeRequest, ReplicaRangeResponse, Response
-from penstock.metadata.companions import is_companion
+from penstock.metadata.companions import is_marks
 from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
@@ -414,9 +414,9 @@ class Repairs:
 
 
 def _is_restored(partition: Partition) -> bool:
-    """True for a companion log while its partition has no leader; see the module. It is never compacted."""
+    """True for a log of marks while its partition has no leader; see the module. It is never compacted."""
     state = partition.stream.partitions[partition.key.partition]
-    return is_companion(partition.key.stream_id) and state.leader is None
+    return is_marks(partition.key.stream_id) and state.leader is None
 
 
 def _is_wanted(partition: Partition) -> bool:

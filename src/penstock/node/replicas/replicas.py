@@ -18,7 +18,7 @@ from penstock.messages import (
     ResignedLeadership,
     UnreachableLeader,
 )
-from penstock.metadata.companions import companion_key, is_companion, target_key
+from penstock.metadata.companions import is_companion, marks_key, target_key
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
@@ -92,7 +92,7 @@ class Replicas:
         )
         self.streams = StreamLifecycle(context, budget, self.log_maintenance, self.roles, self.partitions, events)
         self.repairs = Repairs(context, peers, self.partitions, self.log_maintenance, self.roles, self.streams, events)
-        self.companions = Companions(context, self.partitions, self.streams.failures, self.streams.companions_ahead)
+        self.companions = Companions(context, self.partitions, self.streams.failures, self.streams.marks_ahead)
         self.hidden_rows = self.companions.consumer = HiddenRows(
             self.partitions, events, self.log_maintenance.touch, self.staged_retention
         )
@@ -202,9 +202,9 @@ class Replicas:
         that it hides by then is hidden here, too.
         """
         as_of_us = self._as_of_us(partition)
-        if as_of_us is None or not partition.stream.has_companion:
+        if as_of_us is None or not partition.stream.has_marks:
             return as_of_us
-        companion = self.partitions.get(companion_key(partition.key))
+        companion = self.partitions.get(marks_key(partition.key))
         if companion is None:
             return None
         hidden_us = self.companions.passed_as_of_us(companion, self._as_of_us(companion))

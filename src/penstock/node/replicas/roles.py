@@ -7,7 +7,7 @@ the same. A leader that the metadata leader has not answered for a session may h
 Its partitions with several replicas become mute: not subscribed, no appends, no answers that may be stale, until it is
 answered again and still leads. What followers fetch meanwhile can still be committed.
 
-A partition and its companion log get their roles together. A companion leads only beside its partition, in the same
+A partition and its companion logs get their roles together. A companion leads only beside its partition, in the same
 epoch. If it is not open then, or is being cut, it begins as soon as it is open; until then no follower joins the ISR.
 
 | the image says            | the role was     | action                                                            |
@@ -120,17 +120,20 @@ class Roles:
         return not self.is_heard and partition.is_replicated
 
     def update(self, partition: Partition) -> None:
-        """Give the partition and its companion log the roles that the image says; either may be passed."""
+        """Give the partition and its companion logs the roles that the image says; any of them may be passed."""
         target: Partition | None = partition
-        companion: Partition | None = None
         if is_companion(partition.key.stream_id):
-            target, companion = self._partitions.get(target_key(partition.key)), partition
-        elif partition.stream.has_companion:
-            companion = self._partitions.get(companion_key(partition.key))
+            target = self._partitions.get(target_key(partition.key))
         if target is not None:
             self._update(target)
-        if companion is not None and companion.cutting is None:
-            self._update_companion(companion, target)
+        companions = [partition] if target is not partition else []
+        for kind in () if target is None else target.stream.companions:
+            one = self._partitions.get(companion_key(partition.key, kind))
+            if one is not None and one is not partition:
+                companions.append(one)
+        for companion in companions:
+            if companion.cutting is None:
+                self._update_companion(companion, target)
 
     def _update(self, partition: Partition) -> None:
         if partition.cutting is not None:
@@ -240,7 +243,7 @@ class Roles:
         return False
 
     def _resign(self, partition: Partition) -> None:
-        """End the leadership, and that of its companion log."""
+        """End the leadership, and those of its companion logs."""
         leadership = partition.leadership
         assert leadership is not None
         for one in reversed(leadership.tied()):

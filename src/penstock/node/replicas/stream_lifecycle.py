@@ -6,7 +6,7 @@ whose log is missing or cannot be opened stays as it is and is retried with back
 at once, and so does reading the encryption keys again, if a key was missing. A broker that no longer is a read replica
 (observer) of a partition removes its files, also after a crash in between.
 
-The companion logs of a stream are opened, dropped and deleted with it. A partition and its companion get a changed
+The companion logs of a stream are opened, dropped and deleted with it. A partition and its companions get a changed
 image in one step.
 
     applied → logs opened → led or followed → subscribed → confirmed → requests that wait for the stream are answered
@@ -31,10 +31,10 @@ from penstock.metadata.companions import (
     companion_key,
     companion_of,
     find_stream,
-    is_companion,
+    is_marks,
     target_id,
     target_key,
-    with_companion,
+    with_companions,
 )
 from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
 from penstock.node.context import Context
@@ -121,7 +121,7 @@ class StreamLifecycle:
         self._memory: Vfs = MemoryVfs()
         self._encrypted = context.settings.encrypted
         self._folders = LogFolders(context.vfs, context.outbox)
-        self.companions_ahead: Set[StreamId] = self._folders.companions_ahead
+        self.marks_ahead: Set[StreamId] = self._folders.marks_ahead
         self._level = context.image.feature_level  # by which all roles were updated
         self._budget = budget
         self._open_files = OpenFiles(context.settings.log_files_max)
@@ -147,7 +147,7 @@ class StreamLifecycle:
         self._listened = listened
         image = self._context.image
         self._folders.tidy(image, deleted)
-        for state in (one for target in image.streams.values() for one in with_companion(target)):
+        for state in (one for target in image.streams.values() for one in with_companions(target)):
             for key in self._held(state):
                 self._add(state, key, lambda state=state, key=key: self._open(state, key))  # type: ignore[misc]
             for key in self._unheld(state):
@@ -246,7 +246,7 @@ class StreamLifecycle:
         self._upkeep.opened(partition)
         self._roles.update(partition)
         self.stream_waiters.answer_met(key.stream_id)
-        if is_companion(key.stream_id) and partition.committed_end:
+        if is_marks(key.stream_id) and partition.committed_end:
             self._events.add(PartitionEventKind.COMMITTED, partition)  # its rows are to be passed on
 
     def _retry_later(self, state: StreamState, key: PartitionKey, failure: RemoteError) -> None:
@@ -304,7 +304,7 @@ class StreamLifecycle:
         if level != self._level:
             self._level = level
             for state in self._context.image.streams.values():
-                if state.has_companion:  # the level may have brought it
+                if state.has_marks:  # the level may have brought them
                     self._apply_stream(state)
             for partition in list(self.partitions.values()):
                 self._roles.update(partition)
@@ -323,7 +323,7 @@ class StreamLifecycle:
 
     def _apply_stream(self, state: StreamState) -> None:
         """Apply a new or changed stream."""
-        for one in with_companion(state):
+        for one in with_companions(state):
             opening = self._opening.get(one.stream_id, ())
             for key in self._held(one):
                 is_known = key in opening or key in self.failures or key in self._dropping
@@ -382,18 +382,19 @@ class StreamLifecycle:
                 self._reconfigure(key, state)
 
     def _reconfigure(self, key: PartitionKey, state: StreamState) -> None:
-        """Apply the stream's state to a partition and its companion log, as far as they are open."""
+        """Apply the stream's state to a partition and its companion logs, as far as they are open."""
         partition = self.partitions.get(key)
-        companion = self.partitions.get(companion_key(key)) if state.has_companion else None
         if partition is not None and partition.stream is not state:
             needed_decisions = partition.needs_decisions
             partition.reconfigure(state, self._context.image.index)
             if needed_decisions or partition.needs_decisions or state.config.allow_message_ttl:
                 self._events.add(PartitionEventKind.SHOWN, partition)
-        if companion is not None:
-            companion.reconfigure(companion_of(state), self._context.image.index)
-        here = [one for one in (partition, companion) if one is not None]
-        for one in here[:1]:
+        here = [] if partition is None else [partition]
+        for kind in state.companions:
+            if (companion := self.partitions.get(companion_key(key, kind))) is not None:
+                companion.reconfigure(companion_of(state, kind), self._context.image.index)
+                here.append(companion)
+        for one in here if partition is None else here[:1]:
             self._roles.update(one)
         for one in here:
             if one.leadership is not None:
@@ -406,7 +407,7 @@ class StreamLifecycle:
 
     def try_again(self, state: StreamState) -> None:
         """Retry the stream's failed logs at once, because a client asked for it."""
-        for one in with_companion(state):
+        for one in with_companions(state):
             for key in one.partition_keys():
                 if self.failures.pop(key, None) is not None:
                     self._retries.pop(key, None)
@@ -533,7 +534,7 @@ class StreamLifecycle:
     # Delete
 
     def _delete(self, state: StreamState) -> None:
-        for one in with_companion(state):
+        for one in with_companions(state):
             self._delete_logs(one)
 
     def _delete_logs(self, state: StreamState) -> None:

@@ -24,7 +24,7 @@ from penstock.commitlog.verify import verifying
 from penstock.commitlog.verify.checksums import Row, cuts_of, rows_between
 from penstock.commitlog.verify.replica_comparison import ComparedReplica, differences
 from penstock.commitlog.verify.verifying import NotALogError, VerifiedLog
-from penstock.metadata.companions import companion_key
+from penstock.metadata.companions import marks_key
 from penstock.node.data_dir.folders import marker_of
 from penstock.node.data_dir.log_creation_markers import MADE_PATH
 from penstock.ops.progress import Progress
@@ -321,7 +321,7 @@ class _Configs:
 
     def has_marks(self, log: LogFolder) -> bool:
         """True if marks may hide rows of the log."""
-        return companion_key(PartitionKey(StreamId(log.stream_id), PartitionId(0))).stream_id in self._all(log)
+        return marks_key(PartitionKey(StreamId(log.stream_id), PartitionId(0))).stream_id in self._all(log)
 
     def _all(self, log: LogFolder) -> dict[int, StreamConfig]:
         data_dir = log.data_dir or log.folder.resolve().parents[2]

@@ -97,9 +97,9 @@ def stream_configs(raft_folder: Path) -> dict[int, StreamConfig]:
 
     Raise OSError; CorruptionError or RemoteError for invalid files.
     """
-    from penstock.metadata.companions import with_companion
+    from penstock.metadata.companions import with_companions
 
-    states = (one for state in _image(raft_folder).streams.values() for one in with_companion(state))
+    states = (one for state in _image(raft_folder).streams.values() for one in with_companions(state))
     return {int(state.stream_id): state.config for state in states}
 
 

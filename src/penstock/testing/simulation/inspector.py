@@ -21,7 +21,7 @@ from penstock.live.marks import HideReason, decode
 from penstock.live.row_set import NONE, RowSet
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata import elections
-from penstock.metadata.companions import companion_key, is_companion, target_key
+from penstock.metadata.companions import is_companion, marks_key, target_key
 from penstock.metadata.feature_levels import LEADER_LEASE
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistence.snapshot import encode_image
@@ -138,7 +138,7 @@ class Folded(NamedTuple):
 def folded(node: Node, stream_id: int, number: int) -> tuple[int, Folded] | None:
     """Return up to which offset of its companion log a partition is folded, and to what; None: no marks, or not all."""
     key = PartitionKey(StreamId(stream_id), PartitionId(number))
-    passed = node._replicas.companions._passed.get(companion_key(key))
+    passed = node._replicas.companions._passed.get(marks_key(key))
     fold = node._replicas.hidden_rows._folds.get(key)
     if passed is None or fold is None or not fold.live.is_whole:
         return None
@@ -267,8 +267,8 @@ def decided(node: Node, look: PartitionLook) -> Decided:
 
 def _is_shown(node: Node, partition: Partition) -> bool:
     """As `Companions.check_readable`, which notes that it was asked."""
-    companions, key = node._replicas.companions, companion_key(partition.key)
-    if not partition.stream.has_companion:
+    companions, key = node._replicas.companions, marks_key(partition.key)
+    if not partition.stream.has_marks:
         return partition.key.stream_id not in companions._ahead
     companion, passed = node._partitions.get(key), companions._passed.get(key)
     if companion is None or passed is None or companions.unusable(partition) is not None or partition.lags_marks:

@@ -273,6 +273,10 @@ def test_message_ids_outlive_the_messages_that_are_consumed() -> None:
 
 def test_nothing_is_shown_before_the_consumers_are_known() -> None:
     broker = made("interest")
+    added = Told()
+    broker.node.add_consumer_log(key_of(broker).stream_id, added)
+    broker.settle()
+    assert added.codes == [None]
     publish(broker, *"ab")
     pass_time(broker)
     assert partition_of(broker).visible_end == 0

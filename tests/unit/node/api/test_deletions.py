@@ -28,7 +28,7 @@ from penstock.messages import (
     SetIntakeRequest,
     TruncateRequest,
 )
-from penstock.metadata.companions import companion_key, target_key
+from penstock.metadata.companions import marks_key, target_key
 from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.log_queries import Query, QueryGivenUpError
 from penstock.node.partition.row_search import FindOffsets, FindSubject
@@ -379,7 +379,7 @@ def test_a_mark_of_the_largest_size_is_taken() -> None:
 def test_where_an_unclean_election_has_lost_all_marks_nothing_is_hidden_any_more() -> None:
     broker = with_messages()
     done(broker, delete(broker, 3, 4))
-    target, log = (broker.node._partitions[of(key_of(broker, "orders"))] for of in (target_key, companion_key))
+    target, log = (broker.node._partitions[of(key_of(broker, "orders"))] for of in (target_key, marks_key))
     assert target.log.hidden == RowSet.of([3, 4])
     task = log.log.truncate(0)  # as a follower of the leader that has none of them
     assert task is not None

@@ -24,7 +24,7 @@ from penstock.messages import (
     ReplicaErasure,
     TruncateRequest,
 )
-from penstock.metadata.companions import companion_key
+from penstock.metadata.companions import marks_key
 from penstock.node.replicas.companions import ReadCompanionRows
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.unit.node.harness import Broker, batch_of
@@ -335,7 +335,7 @@ def test_a_replica_without_the_marks_is_not_told_as_one_that_has_erased() -> Non
     leader = brokers.led(NAME)
     other = next(one for one in brokers.members.values() if one is not leader and one is not brokers.leader)
     asked(brokers, 0)
-    companion = other.node._partitions[companion_key(key_of(other, NAME))]
+    companion = other.node._partitions[marks_key(key_of(other, NAME))]
     end = companion.log.log_end
     brokers.cut(int(leader.broker_id), int(other.broker_id))
     brokers.run(200)

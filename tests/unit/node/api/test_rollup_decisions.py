@@ -381,11 +381,11 @@ def test_once_the_level_is_raised_what_each_replica_has_done_alone_is_the_same_o
     brokers.run(5_000)
     told(brokers, ["a sub"])
     brokers.run(900_000)
-    assert not partition_of(brokers.led("orders")).stream.has_companion
+    assert not partition_of(brokers.led("orders")).stream.has_marks
     assert len(brokers.led("orders").read("orders")) < 15, "their cleaners have applied the first ones"
     upgraded(brokers, away, memory)
     brokers.run(30_000)
-    assert partition_of(brokers.led("orders")).stream.has_companion
+    assert partition_of(brokers.led("orders")).stream.has_marks
     view, *others = views(brokers)
     assert others == [view, view]
     assert view == [*range(1, 20, 2), 21, 22]
@@ -410,5 +410,5 @@ def test_those_of_before_the_level_was_raised_count_however_many_decisions_that_
     brokers.run(1_000)
     upgraded(brokers, away, memory)
     brokers.run(30_000)
-    assert partition_of(brokers.led("orders")).stream.has_companion
+    assert partition_of(brokers.led("orders")).stream.has_marks
     assert views(brokers) == [[4, 5, 6, 7]] * 3

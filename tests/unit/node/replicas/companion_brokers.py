@@ -10,7 +10,7 @@ from penstock.batch import codec
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.live.marks import Decided, MadeUnder, decode, encode
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
-from penstock.metadata.companions import companion_key
+from penstock.metadata.companions import marks_key
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.companions import CompanionRow, ReadCompanionRows
 from penstock.vfs.memory import MemoryVfs
@@ -70,7 +70,7 @@ def key_of(broker: Broker, name: str = "s") -> PartitionKey:
 
 def companion(broker: Broker, name: str = "s") -> Partition:
     """Its companion log on that broker."""
-    return broker.node._partitions[companion_key(key_of(broker, name))]
+    return broker.node._partitions[marks_key(key_of(broker, name))]
 
 
 def target(broker: Broker, name: str = "s") -> Partition:

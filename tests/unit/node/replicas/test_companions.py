@@ -22,7 +22,7 @@ from penstock.messages import (
     PartitionHealth,
     TruncateRequest,
 )
-from penstock.metadata.companions import companion_key
+from penstock.metadata.companions import marks_key
 from penstock.metadata.image import ClusterImage
 from penstock.node.data_dir.folders import LogFolders
 from penstock.node.replicas.companions import ReadCompanionRows
@@ -83,7 +83,7 @@ def test_both_leaderships_begin_and_end_together() -> None:
     data, marked = target(leader).leadership, companion(leader).leadership
     assert data is not None
     assert marked is not None
-    assert marked is data.companion
+    assert marked is data.marks
     assert marked.leader_epoch == data.leader_epoch
     assert marks(leader) == [b"one"]
     answers = mark(leader, b"two")
@@ -429,18 +429,18 @@ def test_a_broker_that_has_not_heard_of_its_marks_since_its_start_shows_nothing(
     """Its image is older than its disk: the metadata leader is away, and no one says what is committed."""
     brokers = with_marks(formed(), b"one")
     follower = others(brokers)[0]
-    assert key_of(follower).stream_id not in follower.node._replicas.streams.companions_ahead
+    assert key_of(follower).stream_id not in follower.node._replicas.streams.marks_ahead
     folder = of_companion(follower).rpartition("/")[0]
     disk = follower.memory
     outbox = Outbox()
     folders = LogFolders(disk, outbox)
-    state = msgspec.structs.replace(follower.image.by_name("s"), has_companion=False)
+    state = msgspec.structs.replace(follower.image.by_name("s"), has_marks=False)
     image = dataclasses.replace(follower.image, streams=follower.image.streams.with_item(state.stream_id, state))
     folders.tidy(image, ())
-    assert folders.companions_ahead == {state.stream_id}
+    assert folders.marks_ahead == {state.stream_id}
     of_nothing = LogFolders(disk, Outbox())
     of_nothing.tidy(ClusterImage(), ())
-    assert of_nothing.companions_ahead == {state.stream_id}, "the stream itself is still to come"
+    assert of_nothing.marks_ahead == {state.stream_id}, "the stream itself is still to come"
     assert disk.list(folder), "nothing is moved to the quarantine"
     assert outbox.take().notices == []
 
@@ -540,6 +540,6 @@ def test_added_partitions_have_companion_logs() -> None:
         keys = [key for key in member.node._partitions if key.partition == 1]
         assert len(keys) == 2
         (data, marked) = sorted(keys)
-        assert companion_key(data) == marked
+        assert marks_key(data) == marked
         is_led = member.node._partitions[data].leadership is not None
         assert (member.node._partitions[marked].leadership is not None) is is_led

@@ -67,7 +67,7 @@ def test_a_follower_that_has_not_heard_that_there_are_deletions_shows_none_of_wh
     follower.vfs.plan = no_metadata
     brokers.run(2_000)
     assert target(follower).log.log_end == 4
-    assert not target(follower).stream.has_companion
+    assert not target(follower).stream.has_marks
     assert shown(follower) == [b"0"]
     follower.vfs.plan = no_faults
     brokers.run(10_000)
