@@ -91,8 +91,7 @@ def counted(broker: Broker) -> tuple[int, int | None]:
 
 
 def segments(broker: Broker) -> list[str]:
-    folder = f"/{key_of(broker).stream_id}-"
-    return [one for one in broker.memory.files() if folder in one and one.endswith(".arrows")]
+    return [one for one in broker.memory.files() if "-jobs/" in one and one.endswith(".arrows")]
 
 
 def alter(broker: Broker, **changes: object) -> None:
