@@ -31,11 +31,11 @@ def judged(*infos: dict[str, Any], retention: RetentionPolicy = RetentionPolicy.
 def test_a_consumer_that_nobody_uses_and_that_keeps_messages_is_told() -> None:
     (one,) = judged(RESTING)
     assert (one.check, one.result) == ("consumers", Result.WARN)
-    text = "jobs/worker is not used since 1h59min, and keeps 7 messages of a stream with retention workqueue"
+    text = "jobs/worker is not used since 1h 59m, and keeps 7 messages of a stream with retention workqueue"
     assert one.found == f"{text} (2 of them were delivered and not acked)"
     assert "docs/how-to/work-queues.md" in one.advice
     (one,) = judged({**RESTING, "num_ack_pending": 0, "paused": True}, retention=RetentionPolicy.INTEREST)
-    assert one.found == "jobs/worker is paused since 1h59min, and keeps 5 messages of a stream with retention interest"
+    assert one.found == "jobs/worker is paused since 1h 59m, and keeps 5 messages of a stream with retention interest"
 
 
 @pytest.mark.parametrize(
