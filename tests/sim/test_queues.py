@@ -12,8 +12,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from random import Random
 
@@ -26,7 +24,6 @@ from penstock.testing import Cluster
 from penstock.testing.simulation import inspector
 from penstock.testing.simulation.broker.broker import SimBroker
 from tests.extent import each_change, needs_time
-from tests.sim.mutants import mutants
 
 JOBS = 80
 EVENTS = 120
@@ -65,7 +62,8 @@ class Driver:
     async def create(self) -> None:
         async with penstock.aio.connect(timeout=60) as client:
             made = await client.create_stream(
-                self.name, f"{self.name}.*", timeout=60, retention=self.retention, segment_bytes=4096, dedup_window_ms=1_000
+                self.name, f"{self.name}.*", timeout=60, retention=self.retention, segment_bytes=4096,
+                dedup_window_ms=1_000,
             )  # fmt: skip
             self.stream_id = int(made.stream_id)
 
@@ -251,7 +249,9 @@ def error_of(kind: str, seed: int) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", [pytest.param(1, marks=each_change), *(pytest.param(n, marks=needs_time) for n in (2, 3))])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(1, marks=each_change), *(pytest.param(n, marks=needs_time) for n in (2, 3))]
+)
 def test_what_is_removed_stays_so_and_nothing_else_goes(kind: str, seed: int) -> None:
     driver = KINDS[kind](seed)
     driver.cluster.run(driver.main())

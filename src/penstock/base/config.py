@@ -622,7 +622,7 @@ def _consumed_mistakes(config: StreamConfig) -> Iterator[str]:
     if config.retain is Retain.UNTIL_ARCHIVED:
         yield f"with {policy} an ack removes a message, which then does not wait for archives; set retain to 'limits'"
     if config.group is not None:
-        yield f"of a group a message goes to a random stream, and the consumers of {policy} to one of them; leave it out"
+        yield f"of a group a message goes to a random stream, and with {policy} its consumers belong to one"
     if config.partitions > 1:
         yield f"each partition has its own consumers, so with {policy} a stream has one; give it more workers instead"
 

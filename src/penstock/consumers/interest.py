@@ -1,8 +1,8 @@
 """Interest: which messages of a stream with retention `workqueue` or `interest` no consumer needs any more.
 
-Rules: a message is given out once nobody needs it; the caller hides it (`Node.consume`), and gives back what could not be
-hidden. What a consumer needs is asked of its state when it matters (`Claim`), and not kept here: a settled message that
-was never told is found by the next `look`, and one that is told twice changes nothing.
+Rules: a message is given out once nobody needs it; the caller hides it (`Node.consume`), and gives back what could not
+be hidden. What a consumer needs is asked of its state when it matters (`Claim`), and not kept here: a settled message
+that was never told is found by the next `look`, and one that is told twice changes nothing.
 
 | retention | a message goes                                                                                      |
 |-----------|-----------------------------------------------------------------------------------------------------|
@@ -41,7 +41,7 @@ class Claim(Protocol):
         """All rows before it are passed: held, settled, or on subjects that it does not want."""
 
     def holds(self, offset: int) -> bool:
-        """True if a passed row is not settled: in hand, parked, to be delivered again, or at the end of its deliveries."""
+        """True if a passed row is not settled: in hand, parked, ready again, or delivered max_deliver times."""
 
     def held(self, begin: int, end: int) -> Sequence[int]:
         """Return these rows from `begin` to `end`, in order."""

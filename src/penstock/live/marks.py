@@ -160,7 +160,9 @@ def encode(mark: Mark) -> bytes:
             assert len(user) <= _USER_BYTES_MAX, mark.user
             out += (varint(_SECURE if mark.is_secure else 0), varint(len(user)), user, *_set(mark.rows))
         case Snapshot():
-            out += map(varint, (mark.part, mark.parts, mark.marks_end, *(counts if has_all else counts[:_FIRST_COUNTS])))
+            out += map(
+                varint, (mark.part, mark.parts, mark.marks_end, *(counts if has_all else counts[:_FIRST_COUNTS]))
+            )
             expired = mark.expired
             out += map(varint, (0,) if expired is None else (1, *expired))
             out += (*_set(mark.secure_rows), *_set(mark.rows))

@@ -137,10 +137,10 @@ FIELDS = (
         "retention",
         "--retention",
         "|".join(RetentionPolicy),
-        "Whether acks of the stream's consumers remove messages: 'limits', never; 'workqueue', the ack of the one consumer "
-        "that a message belongs to; 'interest', the acks of all consumers that want it, and a message that none wants is "
-        "never shown. It goes with one partition, and without --compact, --group and --retain until-archived. 'limits' "
-        "and 'interest' can be changed into each other.",
+        "Whether acks of the stream's consumers remove messages: 'limits', never; 'workqueue', the ack of the one "
+        "consumer that a message belongs to; 'interest', the acks of all consumers that want it, and a message that "
+        "none wants is never shown. It goes with one partition, and without --compact, --group and --retain "
+        "until-archived. 'limits' and 'interest' can be changed into each other.",
         _one_of(*RetentionPolicy),
     ),
     Field(
@@ -393,5 +393,7 @@ def shown(name: str, value: Any) -> str:
     if name not in _BY_NAME:
         return repr(value)
     if value is msgspec.UNSET:
-        return {"discard": "old", "first_offset": "0", "retention": "limits"}.get(name, UNLIMITED if name in _UNSET_IS_NONE else "no")
+        return {"discard": "old", "first_offset": "0", "retention": "limits"}.get(
+            name, UNLIMITED if name in _UNSET_IS_NONE else "no"
+        )
     return UNLIMITED if value is None else _BY_NAME[name].show(value)

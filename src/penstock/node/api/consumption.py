@@ -1,11 +1,11 @@
-"""Consumption: hides the messages of streams with retention `workqueue` or `interest` that their consumers need no more.
+"""Consumption: hides what the consumers of streams with retention `workqueue` or `interest` need no more.
 
 Rules: whoever runs the consumers says which rows these are (`consumers.interest`), and the leader hides them by marks.
 One mark is under way for a partition; what comes meanwhile is the next one's. A caller is told once its rows are hidden
-by a committed mark: then no look-up, count or reader shows them, here or at any later leader. The marks are on the disks
-of the in-sync replicas by then, as all marks are, so a caller that nobody waits for shares them with others: between two
-marks lie CONSUME_PAUSE_MS, unless a caller is waited for. A caller that is told of an error has its rows hidden or not,
-and asks again.
+by a committed mark: then no look-up, count or reader shows them, here or at any later leader. The marks are on the
+disks of the in-sync replicas by then, as all marks are, so rows that nobody waits for share one with others: between
+two marks lie CONSUME_PAUSE_MS, unless a client waits. A caller that is told of an error has its rows hidden or not, and
+asks again.
 
     consume → gathered → mark committed, applied: told → gathered meanwhile …
                  └─ pause, unless awaited
@@ -62,7 +62,17 @@ class _FindIds:
 class _Consuming:
     """The rows of one partition that are to be hidden in one leadership."""
 
-    __slots__ = ("begun_us", "gathered", "is_awaited", "is_looking", "leadership", "partition", "pieces", "told", "waiting")
+    __slots__ = (
+        "begun_us",
+        "gathered",
+        "is_awaited",
+        "is_looking",
+        "leadership",
+        "partition",
+        "pieces",
+        "told",
+        "waiting",
+    )
 
     def __init__(self, partition: Partition, leadership: Leadership) -> None:
         self.partition, self.leadership = partition, leadership
@@ -163,7 +173,9 @@ class Consumption:
         partition.require_high_watermark()
         text = f"nothing of {partition.label} was removed"
         if partition.log.state is not LogState.WRITABLE:
-            raise RemoteError(ErrorCode.STORAGE_FAILED, f"{text}: its log is {partition.log.state.value}; see its status")
+            raise RemoteError(
+                ErrorCode.STORAGE_FAILED, f"{text}: its log is {partition.log.state.value}; see its status"
+            )
         if partition.stream.intake is Intake.SEALED:
             raise RemoteError(ErrorCode.READ_ONLY, f"{text}: the stream is sealed")
         if partition.stream.config.is_deletion_suspended:

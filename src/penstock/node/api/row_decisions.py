@@ -13,9 +13,9 @@ While no reader here asks for more than is shown, it is DECISION_PAUSE_MS_MAX: l
         └──────────────────────────────┘
 
 With retention `interest` a row is hidden in the same decision that would show it, if no consumer wants its subject when
-the decision begins (`StreamInterest`). So it is never shown, not for a moment; and whoever creates a consumer is told so
-after its filters are known here: rows that are committed later are kept for it. A leader that does not know the filters
-yet decides on nothing. What the log held when the stream got this retention is not dropped (`Partition.wanted_end`).
+the decision begins (`StreamInterest`). So it is never shown, not for a moment. Who creates a consumer answers after its
+filters are known here: rows that are committed later are kept for it. A leader that does not know the filters yet
+decides on nothing. What the log held when the stream got this retention is not dropped (`Partition.wanted_end`).
 
 A request that must see what was acked before it, such as one for the last message of a subject, waits here until that
 is decided on.
@@ -253,7 +253,7 @@ class RowDecisions:
             told = as_remote_error(error)
             one.waits_for_event = told.code in _SOON
             if not one.waits_for_event:
-                text = "a limit by subject, rollups or interest cannot be applied, so readers do not see the latest messages"
+                text = "a limit by subject, rollups or interest cannot be applied, so readers lack the latest messages"
                 one.partition.tell(f"{text}: {told.message}", self._outbox)
 
     def shown(self, partition: Partition) -> None:
@@ -332,5 +332,7 @@ class RowDecisions:
             self.check(one.partition)
         for waiter in [one for one in self._waiters.values() if one.deadline_us <= now_us]:
             label = waiter.partition.label
-            text = f"what was committed in {label} before is not decided on yet (a limit by subject, rollups or interest)"
+            text = (
+                f"what was committed in {label} before is not decided on yet (a limit by subject, rollups or interest)"
+            )
             self._fail([waiter], RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment"))

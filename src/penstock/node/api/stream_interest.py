@@ -14,7 +14,6 @@ from penstock.node.partition.partition import Partition
 from penstock.node.partition.wanted_subjects import WantedSubjects
 from penstock.replication.leader import Leadership
 
-
 _NOTHING = WantedSubjects(())
 
 

@@ -90,7 +90,7 @@ class _Fold:
 
 
 class Decision(NamedTuple):
-    """A leader's decision on the rows before `end`: by a limit by subject (0: none), by rollups and by interest or not."""
+    """A leader's decision on the rows before `end`: by a limit by subject (0: none), rollups and interest or not."""
 
     end: int
     hidden: RowSet

@@ -22,7 +22,7 @@ stream of Penstock: `SEQUENCE in CLUSTER/STREAM_ID`."""
 
 _OTHERS = ("_nats.", ORIGIN, COMPLETE)
 _NO_EQUAL = {
-    "retention": "a stream keeps what is imported until a limit removes it; set --retention once its consumers are here",
+    "retention": "what is imported stays until a limit removes it; set --retention once its consumers are here",
     "max_consumers": "here only JetStream's API sets limits of consumers",
     "consumer_limits": "here only JetStream's API sets limits of consumers",
     "mirror": "the mirror continues in JetStream, not here",

@@ -121,7 +121,7 @@ def append_marks(
 
 
 def consume(node: Node, look: PartitionLook, offsets: list[int], done: Callable[[RemoteError | None], None]) -> None:
-    """Hide messages as acks do; half of the calls are waited for. Raise RemoteError if the broker does not do so now."""
+    """Hide messages as acks do; half of the calls are waited for. Raise RemoteError if it does not do so now."""
     is_awaited = sum(offsets) % 2 == 0
     node.consume(_led(node, look).key, RowSet.of(offsets), done, is_awaited=is_awaited)
 

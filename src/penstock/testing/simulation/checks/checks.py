@@ -155,7 +155,7 @@ class PartitionHistory:
         return any(leader_epoch <= last_epoch and offset >= end for last_epoch, end in self.cuts)
 
     def may_be_hidden(self, offset: int) -> bool:
-        """True if a deletion was asked for, acks remove messages, or a limit by subject hides it because of later ones."""
+        """True if a deletion was asked for, acks remove messages, or a limit by subject hides it for later ones."""
         if offset in self.deleting or self.config.is_consumed:
             return True
         return self.lowest_limit is not None and self.committed_end - offset > self.lowest_limit
