@@ -196,7 +196,7 @@ async def test_messages_that_a_consumer_would_take_are_left_where_they_are(tmp_p
         await js.delete_msg("ORDERS", 10)
         said, errors = await Both(js, broker, client).run("ORDERS", "--as", "orders")
         assert said.startswith("imported 49 messages")
-        assert "JetStream's stream has retention workqueue: here messages stay" in errors
+        assert "JetStream's stream has retention workqueue: what is imported stays" in errors
         await check_same(js, client, "ORDERS", "orders", [n for n in range(1, 51) if n != 10])
         assert (await js.stream_info("ORDERS")).state.messages == 49
 

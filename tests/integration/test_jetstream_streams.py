@@ -309,7 +309,6 @@ async def test_what_is_no_request_gets_no_answer(api_broker: BrokerProcess) -> N
 
 
 REFUSED = (
-    ("retention", "workqueue"),
     ("placement", {"tags": ["eu"]}),
     ("mirror", {"name": "other"}),
     ("sources", [{"name": "other"}]),

@@ -77,6 +77,14 @@ class Retain(StrEnum):
     )
 
 
+class RetentionPolicy(StrEnum):
+    """Which messages stay, beside the limits, as in JetStream."""
+
+    LIMITS = "limits"  # all, until a limit deletes them
+    WORKQUEUE = "workqueue"  # those that no consumer has acked: each belongs to one consumer at most
+    INTEREST = "interest"  # those that a consumer wants and has not acked; without consumers none
+
+
 class Discard(StrEnum):
     """Handling of a message that would exceed `max_messages` or `max_bytes`, as in JetStream."""
 
@@ -172,6 +180,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     # JetStream's API sends its messages over NATS, in clear. UNSET: unless its files are encrypted
     nats_readable: bool | msgspec.UnsetType = msgspec.UNSET
     first_offset: int | msgspec.UnsetType = msgspec.UNSET  # of each partition's log. UNSET: 0. Cannot be altered
+    # Whether an ack of its consumers removes a message. UNSET: limits. Never to or from workqueue once it exists
+    retention: RetentionPolicy | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -229,6 +239,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             msgspec.structs.force_setattr(self, "subject_delete_marker_ttl_ms", msgspec.UNSET)
         if self.discard is Discard.OLD:
             msgspec.structs.force_setattr(self, "discard", msgspec.UNSET)
+        if self.retention is RetentionPolicy.LIMITS:
+            msgspec.structs.force_setattr(self, "retention", msgspec.UNSET)
         for name in (
             "more_subjects", "former_subjects", "description", "metadata", "deny_delete", "deny_purge",
             "discard_new_per_subject", "first_offset", "allow_message_schedules",
@@ -274,6 +286,21 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Time to live of the marker that the last message of a subject leaves when it expires; 0: it leaves none."""
         ttl_ms = self.subject_delete_marker_ttl_ms
         return 0 if ttl_ms is msgspec.UNSET or ttl_ms is None else ttl_ms
+
+    @property
+    def retention_policy(self) -> RetentionPolicy:
+        """Whether an ack of its consumers removes a message."""
+        return RetentionPolicy.LIMITS if self.retention is msgspec.UNSET else self.retention
+
+    @property
+    def is_consumed(self) -> bool:
+        """True if an ack of its consumers removes a message."""
+        return self.retention is not msgspec.UNSET
+
+    @property
+    def drops_unwanted(self) -> bool:
+        """True if a message that no consumer wants is never shown."""
+        return self.retention is RetentionPolicy.INTEREST
 
     @property
     def denies_deletion(self) -> bool:
@@ -349,6 +376,7 @@ ALTERABLE = frozenset(
         "subject_delete_marker_ttl_ms",
         "allow_message_schedules",
         "nats_readable",
+        "retention",  # from limits to interest and back
         "partitions",  # can only increase, alone or with
         "range_bounds",
     }
@@ -487,7 +515,11 @@ def irrevocable_mistakes(before: StreamConfig, after: StreamConfig) -> list[str]
         ("deny_delete", before.denies_deletion, after.denies_deletion),
         ("deny_purge", before.denies_purge, after.denies_purge),
     )
-    return [f"{name}: cannot be taken back once it is set" for name, was, now in kept if was and not now]
+    mistakes = [f"{name}: cannot be taken back once it is set" for name, was, now in kept if was and not now]
+    was, now = before.retention_policy, after.retention_policy
+    if was is not now and RetentionPolicy.WORKQUEUE in (was, now):
+        mistakes.append(f"retention: cannot be changed from {was.value!r} to {now.value!r}: make another stream")
+    return mistakes
 
 
 def with_altered_subjects(config: StreamConfig, add: Sequence[str], remove: Sequence[str]) -> StreamConfig:
@@ -559,6 +591,8 @@ def _consequences(config: StreamConfig) -> list[str]:
         mistakes += [f"subject_delete_marker_ttl_ms: {one}" for one in _marker_mistakes(config)]
     if config.allow_message_schedules is not msgspec.UNSET:
         mistakes += [f"allow_message_schedules: {one}" for one in _schedule_mistakes(config)]
+    if config.is_consumed:
+        mistakes += [f"retention: {one}" for one in _consumed_mistakes(config)]
     if config.denies_purge and config.allow_rollup:
         mistakes.append("deny_purge: a rollup purges; choose one of deny_purge and allow_rollup")
     mistakes += _split_mistakes(config)
@@ -600,6 +634,21 @@ def _schedule_mistakes(config: StreamConfig) -> Iterator[str]:
         yield "with 'compact' brokers remove schedules by key; choose one of the two"
     if config.schema_check is SchemaCheck.REFUSE:
         yield "no check is made when a scheduled message is sent; choose schema_check 'count' or 'no'"
+
+
+def _consumed_mistakes(config: StreamConfig) -> Iterator[str]:
+    """Yield what does not go with messages that acks remove."""
+    policy = f"'{config.retention_policy}'"
+    if config.is_internal:
+        yield f"an internal stream has none but 'limits', not {policy}"
+    if config.compact:
+        yield f"with 'compact' the last message of each key stays, with {policy} none that is acked; choose one"
+    if config.retain is Retain.UNTIL_ARCHIVED:
+        yield f"with {policy} an ack removes a message, which then does not wait for archives; set retain to 'limits'"
+    if config.group is not None:
+        yield f"of a group a message goes to a random stream, and with {policy} its consumers belong to one"
+    if config.partitions > 1:
+        yield f"each partition has its own consumers, so with {policy} a stream has one; give it more workers instead"
 
 
 def _new_per_subject_mistakes(config: StreamConfig) -> Iterator[str]:

@@ -76,8 +76,8 @@ FIELDS = (
         "retention",
         "RetentionPolicy",
         "limits",
-        "",
-        "`workqueue` and `interest` need consumers with acks",
+        "retention",
+        "from and to `workqueue` it cannot be changed",
         ("limits", "interest", "workqueue"),
     ),
     ConfigField("max_consumers", "int", -1, "kept", "consumers at the leader"),
@@ -422,6 +422,7 @@ _FIELDS_HERE: Mapping[str, Callable[[Config], Any]] = {
     "dedup_window_ms": lambda config: config["duplicate_window"] // _NS_OF_MS,
     "compression": lambda config: Compression.LZ4 if config["compression"] == "s2" else Compression.NONE,
     "discard_new_per_subject": lambda config: config["discard_new_per_subject"],
+    "retention": lambda config: config["retention"],
     "deny_delete": lambda config: config["deny_delete"],
     "deny_purge": lambda config: config["deny_purge"],
     "allow_rollup": lambda config: config["allow_rollup_hdrs"],
@@ -445,6 +446,7 @@ _SOURCES = {
     "dedup_window_ms": ("duplicate_window",),
     "compression": ("compression",),
     "discard_new_per_subject": ("discard_new_per_subject",),
+    "retention": ("retention",),
     "deny_delete": ("deny_delete",),
     "deny_purge": ("deny_purge",),
     "allow_rollup": ("allow_rollup_hdrs",),
@@ -455,9 +457,16 @@ _SOURCES = {
 }
 """The fields of JetStream's config from which a change of Penstock's field follows."""
 
+
+def _changes_workqueue(old: Config, new: Config) -> bool:
+    policies = old["retention"], new["retention"]
+    return policies[0] != policies[1] and "workqueue" in policies
+
+
 _UPDATE_REFUSALS: tuple[tuple[Callable[[Config, Config], bool], str], ...] = (
     (lambda old, new: old["sealed"] and not new["sealed"], "unseal a sealed stream"),
     (lambda old, new: old["storage"] != new["storage"], "change storage type"),
+    (_changes_workqueue, "change retention policy to/from workqueue"),
     (lambda old, new: old["deny_delete"] and not new["deny_delete"], "cancel deny message deletes"),
     (lambda old, new: old["deny_purge"] and not new["deny_purge"], "cancel deny purge"),
     (lambda old, new: old["persist_mode"] != new["persist_mode"], "change persist mode"),
@@ -513,6 +522,7 @@ def shown_config(state: StreamState) -> Config:
         "max_msgs_per_subject": -1 if most is msgspec.UNSET or most is None else most,
         "max_msg_size": -1 if here.max_message_bytes == limits.MESSAGE_BYTES_MAX else here.max_message_bytes,
         "discard": "new" if here.discard is Discard.NEW else "old",
+        "retention": here.retention_policy.value,
         "storage": "memory" if here.storage is Storage.MEMORY else "file",
         "num_replicas": here.replicas or len(state.partitions[0].replicas),
         "no_ack": here.acks is not Acks.REPLY,

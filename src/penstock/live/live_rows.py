@@ -10,6 +10,8 @@ removed (`removable_end`): with the last one alone, a replica that is late by a 
 The first mark that is there may be a later one, at `begin`, as those before were removed. Then the fold says nothing
 (`is_whole`) until it has taken a snapshot of all that it lacks, or its leader knows that there is none any more.
 
+`interest` says that the leader has hidden what no consumer wanted; a `Decided` without it says that it does so no more.
+
 `decided_end` belongs to `limit` and `rollups`, by which the leader has decided up to there. A stricter limit, or
 rollups that had no effect before, are decided from the beginning of the log on, so they set the end back; a wider limit
 leaves it, as what it allows was decided already.
@@ -45,7 +47,7 @@ class LiveRows:
 
     __slots__ = (
         "_held_end", "_lacked_end", "_parts", "_since_bytes", "_since_marks", "counts", "decided_end", "expired",
-        "files_start", "hidden", "is_whole", "leader_epoch", "limit", "log_end", "log_start", "refusal",
+        "files_start", "hidden", "interest", "is_whole", "leader_epoch", "limit", "log_end", "log_start", "refusal",
         "removable_end", "rollups", "secure", "was_narrower",
     )  # fmt: skip
 
@@ -60,6 +62,7 @@ class LiveRows:
         self.limit = 0  # messages of each subject that stay before `decided_end`; 0: no limit was decided
         self.was_narrower = bool(begin)  # rows may be hidden by a narrower limit than `limit`
         self.rollups = False  # rollups before `decided_end` have taken effect
+        self.interest = False  # what no consumer wanted is hidden
         self.leader_epoch = 0  # of the last mark
         self.log_end = 0  # of the same
         self.expired: tuple[int, int] | None = None  # time (µs) and offset of the last `TimeToLive`
@@ -97,7 +100,7 @@ class LiveRows:
             case TimeToLive():
                 self.expired, newly = (mark.at_us, mark.below), 0
             case Decided():
-                newly = 0
+                newly, self.interest = 0, False  # until `_decide`
         self._decide(mark.under)
         return newly
 
@@ -106,6 +109,7 @@ class LiveRows:
             self.decided_end = max(self.decided_end, under.decided_end)
         else:
             self.decided_end = under.decided_end
+        self.interest |= under.interest
         if under.limit or under.rollups:
             self.was_narrower |= self.limit > 0 and not 0 < under.limit <= self.limit
             self.limit, self.rollups = under.limit, under.rollups
@@ -220,7 +224,14 @@ class LiveRows:
         end = limits.OFFSET_MAX if under.leader_epoch == self.leader_epoch else under.earlier_end
         # Of what is hidden all reasons were committed by then: a replica need not have more to show the result.
         log_end, decided_end = min(self.log_end, end), min(self.decided_end, end)
-        under = replace(under, log_end=log_end, decided_end=decided_end, limit=self.limit, rollups=self.rollups)
+        under = replace(
+            under,
+            log_end=log_end,
+            decided_end=decided_end,
+            limit=self.limit,
+            rollups=self.rollups,
+            interest=self.interest,
+        )
         whole = Snapshot(under, 0, 1, tuple(self.counts), self.expired, self.hidden, self.secure, marks_end)
         return _parts(whole, end)
 

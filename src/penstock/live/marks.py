@@ -10,7 +10,8 @@ first mark of a later leader epoch says in `earlier_end` where the rows that ear
 
 | kind (subject)                                        | type         | behind the head                              |
 |-------------------------------------------------------|--------------|----------------------------------------------|
-| delete, purge, limit, rollup, expiry, compaction      | `HideRows`   | flags (1: secure), user, rows                |
+| delete, purge, limit, rollup, expiry, compaction,     | `HideRows`   | flags (1: secure), user, rows                |
+| consumed, unwanted                                    |              |                                              |
 | snapshot                                              | `Snapshot`   | part, parts, end of the marks in it, counts  |
 |                                                       |              | by reason, 0 or 1 and the last time to live, |
 |                                                       |              | secure rows, rows                            |
@@ -18,8 +19,12 @@ first mark of a later leader epoch says in `earlier_end` where the rows that ear
 | decided                                               | `Decided`    |                                              |
 
 The head: version (1 byte), leader epoch, log end, decided end, earlier end, time (µs); then, of kinds that speak of
-decisions (limit, rollup, decided, snapshot), the limit by subject (0: none), and 1 if rollups were decided, else 0.
+decisions (limit, rollup, unwanted, decided, snapshot), the limit by subject (0: none), and flags: 1 if rollups were
+decided, 2 if what no consumer wants was hidden.
 All numbers are varints (LEB128, shortest form); text and sets have their length before them.
+
+A snapshot of version 1 has the counts of the first six reasons; one of version 2, which is written if there are others,
+has all.
 """
 
 from __future__ import annotations
@@ -33,7 +38,9 @@ from penstock.base.errors import CorruptionError, PenstockError
 from penstock.live.row_set import NONE, Reader, RowSet, varint
 
 VERSION = 1
+_VERSION_OF_ALL_COUNTS = 2  # of a snapshot
 _SECURE = 1
+_ROLLUPS, _INTEREST = 1, 2
 _TIME_US_MAX = 2**63 - 1
 _HEAD_BYTES_MAX = 256  # of all fields of a mark but its user and its sets
 _USER_BYTES_MAX = 1_024
@@ -54,6 +61,8 @@ class HideReason(StrEnum):
     ROLLUP = "rollup"
     EXPIRY = "expiry"
     COMPACTION = "compaction"
+    CONSUMED = "consumed"  # acked, in a stream with retention `workqueue` or `interest`
+    UNWANTED = "unwanted"  # no consumer wanted them when they came
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +76,7 @@ class MadeUnder:
     at_us: int = 0
     limit: int = 0  # messages of each subject that stay; 0: all
     rollups: bool = False  # rollups take effect; without them and without a limit the mark says nothing about decisions
+    interest: bool = False  # what no consumer wanted is hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +149,20 @@ def encode(mark: Mark) -> bytes:
     """Return the value of the mark's row; its subject is `mark.kind`."""
     under = mark.under
     head = (under.leader_epoch, under.log_end, under.decided_end, under.earlier_end, under.at_us)
-    out = [bytes((VERSION,)), *map(varint, head)]
+    counts = mark.counts if isinstance(mark, Snapshot) else ()
+    has_all = any(counts[_FIRST_COUNTS:])
+    out = [bytes((_VERSION_OF_ALL_COUNTS if has_all else VERSION,)), *map(varint, head)]
     if mark.kind in _OF_DECISIONS:
-        out += map(varint, (under.limit, under.rollups))
+        out += map(varint, (under.limit, _ROLLUPS * under.rollups | _INTEREST * under.interest))
     match mark:
         case HideRows():
             user = mark.user.encode()
             assert len(user) <= _USER_BYTES_MAX, mark.user
             out += (varint(_SECURE if mark.is_secure else 0), varint(len(user)), user, *_set(mark.rows))
         case Snapshot():
-            out += map(varint, (mark.part, mark.parts, mark.marks_end, *mark.counts))
+            out += map(
+                varint, (mark.part, mark.parts, mark.marks_end, *(counts if has_all else counts[:_FIRST_COUNTS]))
+            )
             expired = mark.expired
             out += map(varint, (0,) if expired is None else (1, *expired))
             out += (*_set(mark.secure_rows), *_set(mark.rows))
@@ -172,24 +186,29 @@ def decode(kind: str, value: bytes) -> Mark:
         raise CorruptionError("", 0, f"a mark of at most {limits.MARK_BYTES_MAX} bytes", f"one of {len(value)}")
     reader = Reader(value, "a mark")
     version = reader.byte()
-    if version != VERSION or kind not in _KINDS:
+    has_all = kind == "snapshot" and version == _VERSION_OF_ALL_COUNTS
+    if not (version == VERSION or has_all) or kind not in _KINDS:
         what = f"a mark of kind {kind!r}" if kind not in _KINDS else f"a mark {kind!r} of version {version}"
         raise UnknownMarkError(f"{what} is not known here, and may hide rows: upgrade this broker")
     epoch, log_end, decided_end, earlier_end = (
         reader.number(most) for most in (2**32 - 1, limits.OFFSET_MAX, limits.OFFSET_MAX, limits.OFFSET_MAX)
     )
+    at_us = reader.number(_TIME_US_MAX)
+    limit = reader.number(limits.MESSAGES_PER_SUBJECT_MAX) if kind in _OF_DECISIONS else 0
+    flags = reader.number(_ROLLUPS | _INTEREST) if kind in _OF_DECISIONS else 0
     under = MadeUnder(
         leader_epoch=epoch,
         log_end=log_end,
         decided_end=decided_end,
         earlier_end=earlier_end,
-        at_us=reader.number(_TIME_US_MAX),
-        limit=reader.number(limits.MESSAGES_PER_SUBJECT_MAX) if kind in _OF_DECISIONS else 0,
-        rollups=bool(reader.number(1)) if kind in _OF_DECISIONS else False,
+        at_us=at_us,
+        limit=limit,
+        rollups=bool(flags & _ROLLUPS),
+        interest=bool(flags & _INTEREST),
     )
     mark: Mark
     if kind == "snapshot":
-        mark = _snapshot(reader, under)
+        mark = _snapshot(reader, under, len(HideReason) if has_all else _FIRST_COUNTS)
     elif kind == "time_to_live":
         mark = TimeToLive(under, reader.number(_TIME_US_MAX), reader.number(limits.OFFSET_MAX))
     elif kind == "decided":
@@ -204,13 +223,13 @@ def decode(kind: str, value: bytes) -> Mark:
     return mark
 
 
-def _snapshot(reader: Reader, under: MadeUnder) -> Snapshot:
+def _snapshot(reader: Reader, under: MadeUnder, counted: int) -> Snapshot:
     part = reader.number(limits.SNAPSHOT_PARTS_MAX - 1)
     parts = reader.number(limits.SNAPSHOT_PARTS_MAX)
     if part >= parts:
         raise reader.wrong(f"a part of {parts}, counted from 0", str(part))
     marks_end = reader.number(limits.OFFSET_MAX)
-    counts = tuple(reader.number(limits.OFFSET_MAX) for _ in HideReason)
+    counts = (*(reader.number(limits.OFFSET_MAX) for _ in range(counted)), *(0,) * (len(HideReason) - counted))
     expired = None
     if reader.number(1):
         expired = reader.number(_TIME_US_MAX), reader.number(limits.OFFSET_MAX)
@@ -227,5 +246,8 @@ def _rows(reader: Reader) -> RowSet:
         raise CorruptionError("", position + error.position, error.expected, error.found) from None
 
 
-_OF_DECISIONS = frozenset({HideReason.LIMIT.value, HideReason.ROLLUP.value, "decided", "snapshot"})
+_FIRST_COUNTS = tuple(HideReason).index(HideReason.CONSUMED)
+_OF_DECISIONS = frozenset(
+    {HideReason.LIMIT.value, HideReason.ROLLUP.value, HideReason.UNWANTED.value, "decided", "snapshot"}
+)
 _KINDS = frozenset({*(reason.value for reason in HideReason), "snapshot", "time_to_live", "decided"})

@@ -24,7 +24,7 @@ the step and carries it out. Nothing here blocks. One owner calls; disk work com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.access.handshake import Principal
@@ -34,6 +34,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.base.meters import Families
 from penstock.hot.message_group import MessageGroup
+from penstock.live.row_set import RowSet
 from penstock.messages import (
     JoinResponse,
     Request,
@@ -42,6 +43,7 @@ from penstock.messages import (
 from penstock.messages.fields import INT64_MAX
 from penstock.metadata.companions import is_marks
 from penstock.metadata.image import ClusterImage
+from penstock.node.api.consumption import Done
 from penstock.node.api.last_rows import KeptLasts
 from penstock.node.consumers.consumer_logs import KnownConsumers
 from penstock.node.context import Context
@@ -128,6 +130,7 @@ class Node:
         )
         self._schema_checks, self._deletions = self._router.schema_checks, self._router.deletions
         self._decisions = self._router.decisions
+        self._consumption = self._router.consumption
         self._erasures = self._router.erasures
         self._survey_marks, self._expiries = self._router.survey_marks, self._router.expiries
         self._schedules = self._router.schedules
@@ -173,6 +176,7 @@ class Node:
         self._verifying.stop()
         self._deletions.stop()
         self._decisions.stop(STOPPING)
+        self._consumption.stop(STOPPING)
         self._expiries.stop()
         self._schedules.stop()
         self._erasures.stop()
@@ -220,6 +224,7 @@ class Node:
         self._verifying.stop()
         self._deletions.stop()
         self._decisions.stop(STOPPING)
+        self._consumption.stop(STOPPING)
         self._expiries.stop()
         self._schedules.stop()
         self._erasures.stop()
@@ -321,6 +326,7 @@ class Node:
                     replicas.rollups.check(partition)
                     self._fetches.grown(partition)
                     self._decisions.shown(partition)
+                    self._consumption.watch(partition)
                     if partition.stream.config.allow_message_ttl:
                         self._expiries.check(partition)
                     if partition.stream.config.allows_schedules:
@@ -335,6 +341,7 @@ class Node:
                     replicas.began(partition)
                     self._deletions.companion_led(partition)
                     self._decisions.check(partition)
+                    self._consumption.watch(partition)
                     self._expiries.check(partition)
                     self._schedules.check(partition)
                     self._consumer_logs.began(partition)
@@ -413,6 +420,24 @@ class Node:
         self._is_due = True
         self.event_count += 1
         self._cluster.link.ask(request, done)
+
+    def consume(self, key: PartitionKey, rows: RowSet, done: Done, *, is_awaited: bool = False) -> None:
+        """Remove rows that no consumer of a partition led here needs any more; see `Consumption.consume`."""
+        self._is_due = True
+        self.event_count += 1
+        self._consumption.consume(key, rows, done, is_awaited=is_awaited)
+
+    def when_consumed(self, key: PartitionKey, done: Done) -> None:
+        """Call `done` once all that was given to `consume` before is removed; see `Consumption.when_consumed`."""
+        self._is_due = True
+        self.event_count += 1
+        self._consumption.when_consumed(key, done)
+
+    def tell_interest(self, key: PartitionKey, filters: Collection[str]) -> None:
+        """Tell what the consumers of a partition led here want; see `Consumption.tell_interest`."""
+        self._is_due = True
+        self.event_count += 1
+        self._consumption.tell_interest(key, filters)
 
     @property
     def consumer_logs_version(self) -> int:
@@ -671,6 +696,7 @@ class Node:
         self._cluster.tick(now)
         self._replicas.tick(now)
         self._decisions.resume(now.elapsed_us)
+        self._consumption.resume(now.elapsed_us)
         self._expiries.tick(now.elapsed_us)
         self._schedules.tick(now.elapsed_us)
         if now.elapsed_us < self._next_tick_us:
@@ -682,6 +708,7 @@ class Node:
         self._publishing.tick()
         self._deletions.tick(now.elapsed_us)
         self._decisions.tick(now.elapsed_us)
+        self._consumption.tick()
         self._erasures.tick(now.elapsed_us)
         self._survey_marks.tick()
         self._mark_snapshots.tick()
@@ -704,6 +731,7 @@ class Node:
             self._cluster.next_deadline_us,
             self._replicas.next_deadline_us,
             self._decisions.next_deadline_us,
+            self._consumption.next_deadline_us,
             self._expiries.next_deadline_us,
             self._schedules.next_deadline_us,
             self._budget.refusals.next_deadline_us,
@@ -780,6 +808,7 @@ class Node:
         self._publishing.refuse(partition.key, error)
         self._deletions.refuse(partition, error)
         self._decisions.ended(partition, error)
+        self._consumption.ended(partition, error)
         self._erasures.refuse(partition, error)
         self._survey_marks.ended(partition)
         self._expiries.forget(partition)
@@ -801,6 +830,7 @@ class Node:
         self._publishing.refuse(partition.key, error)
         self._deletions.refuse(partition, error)
         self._decisions.ended(partition, error)
+        self._consumption.ended(partition, error)
         self._erasures.refuse(partition, error)
         self._survey_marks.ended(partition)
         self._expiries.forget(partition)

@@ -57,6 +57,7 @@ from penstock.metadata.feature_levels import FIRST_LEVEL, NEWEST_LEVEL, level_of
 from penstock.metadata.feature_versions import too_old_for
 from penstock.node.api.append_api import AppendApi
 from penstock.node.api.commit_bounds import CommitBounds
+from penstock.node.api.consumption import Consumption
 from penstock.node.api.deletions import Deletions
 from penstock.node.api.erasures import Erasures
 from penstock.node.api.expiries import Expiries
@@ -73,6 +74,7 @@ from penstock.node.api.schema_registry import SchemaRegistry
 from penstock.node.api.staged_publishing import StagedPublisher
 from penstock.node.api.status_report import StatusReport
 from penstock.node.api.stream_index import StreamIndex
+from penstock.node.api.stream_interest import StreamInterest
 from penstock.node.api.survey_marks import SurveyMarks
 from penstock.node.api.user_api import UserApi
 from penstock.node.api.verify_api import VerifyApi
@@ -114,7 +116,11 @@ class RequestRouter:
         self.verifying = VerifyApi(context.outbox, stopping=STOPPING)
         self.storing = AppendApi(context, find, replicas, budget.meters.counters)
         write = self.storing.append_to
-        self.decisions = RowDecisions(context, replicas, write=self.storing.append_to_companion)
+        interest = StreamInterest()
+        self.decisions = RowDecisions(context, replicas, interest, write=self.storing.append_to_companion)
+        self.consumption = Consumption(
+            context, replicas, interest, self.decisions, write=self.storing.append_to_companion
+        )
         self.lookups = LookupApi(context, self.decisions, replicas.leases, stopping=STOPPING)
         bounds = CommitBounds(context, find, peers, budget.refusals)
         self.offsets = GroupOffsets(context, cluster, find, bounds, replicas.leases, write=write)

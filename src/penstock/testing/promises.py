@@ -247,10 +247,12 @@ class Promises:
     @staticmethod
     def _compare(history: PartitionHistory, look: inspector.PartitionLook, there: Mapping[int, bytes]) -> None:
         config = history.config
-        may_go = config.compact or config.allow_message_ttl or config.allow_rollup
+        may_go = config.compact or config.allow_message_ttl or config.allow_rollup or config.is_consumed
         for offset, name in history.known.items():
             value = there.get(offset)
             if value is None and (may_go or offset < look.log_start):
+                continue
+            if config.is_consumed and value == b"":  # erased: it only covers its offset
                 continue
             if value is None or _name(offset, value) != name:
                 text = f"{history.name()}: offset {offset} was acked as {name.partition(b':')[2]!r}"
@@ -264,4 +266,5 @@ def _name(offset: int, value: bytes) -> bytes:
 
 def _may_begin_anywhere(config: StreamConfig) -> bool:
     is_limited = (config.max_age_ms, config.max_messages, config.max_bytes) != (None, None, None)
+    is_limited = is_limited or config.is_consumed
     return config.is_internal or is_limited or config.allow_rollup or config.allow_message_ttl or config.compact

@@ -15,10 +15,13 @@ from penstock.base.config import (
     Discard,
     Durability,
     Encryption,
+    Retain,
+    RetentionPolicy,
     Storage,
     StreamConfig,
     SuspendDeletion,
     check_stream_config,
+    irrevocable_mistakes,
     stream_config_mistakes,
     with_altered_subjects,
 )
@@ -319,3 +322,46 @@ def test_subjects_come_and_go_and_the_first_that_stays_is_the_first() -> None:
 def test_a_change_that_cannot_be_is_refused(add: list[str], remove: list[str], named: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(named)):
         with_altered_subjects(_with("a", "b"), add, remove)
+
+
+@pytest.mark.parametrize("policy", [RetentionPolicy.WORKQUEUE, RetentionPolicy.INTEREST])
+def test_what_does_not_go_with_messages_that_acks_remove(policy: RetentionPolicy) -> None:
+    plain = StreamConfig(name="a", subject="a", retention=policy)
+    assert stream_config_mistakes(plain) == []
+    assert (plain.is_consumed, plain.drops_unwanted) == (True, policy is RetentionPolicy.INTEREST)
+    others: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"compact": True}, "with 'compact'"),
+        ({"retain": Retain.UNTIL_ARCHIVED}, "does not wait for archives"),
+        ({"group": "g"}, "of a group"),
+        ({"partitions": 2}, "each partition has its own consumers"),
+        ({"name": "__a", "subject": "$PENSTOCK.a"}, "an internal stream"),
+    )
+    for fields, text in others:
+        found = stream_config_mistakes(msgspec.structs.replace(plain, **fields))
+        assert [one for one in found if one.startswith("retention: ") and text in one], (fields, found)
+    for fields in ({"max_messages_per_subject": 1}, {"max_age_ms": 5}, {"storage": Storage.MEMORY}):
+        assert stream_config_mistakes(msgspec.structs.replace(plain, **fields)) == []
+
+
+def test_a_stream_with_the_retention_of_limits_is_stored_as_before() -> None:
+    plain = StreamConfig(name="a", subject="a")
+    assert StreamConfig(name="a", subject="a", retention=RetentionPolicy.LIMITS) == plain
+    assert (plain.retention_policy, plain.is_consumed) == (RetentionPolicy.LIMITS, False)
+    assert "retention" not in msgspec.to_builtins(plain)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_refused"),
+    [
+        ("limits", "interest", False),
+        ("interest", "limits", False),
+        ("workqueue", "workqueue", False),
+        ("limits", "workqueue", True),
+        ("workqueue", "limits", True),
+        ("interest", "workqueue", True),
+    ],
+)
+def test_a_retention_is_changed_as_in_jetstream(before: str, after: str, is_refused: bool) -> None:
+    one, other = (StreamConfig(name="a", subject="a", retention=RetentionPolicy(name)) for name in (before, after))
+    text = f"retention: cannot be changed from '{before}' to '{after}': make another stream"
+    assert irrevocable_mistakes(one, other) == ([text] if is_refused else [])

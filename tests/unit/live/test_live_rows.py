@@ -190,7 +190,10 @@ def test_a_snapshot_that_begins_an_epoch_leaves_out_what_an_election_lost() -> N
     [
         hide(1),
         replace(hide(1, 70_000), is_secure=True, user="ada"),
-        Snapshot(UNDER, 1, 3, (1, 2, 3, 4, 5, 6), (7, 8), RowSet.of([1]), RowSet.of([2]), 9),
+        Snapshot(UNDER, 1, 3, (1, 2, 3, 4, 5, 6, 0, 0), (7, 8), RowSet.of([1]), RowSet.of([2]), 9),
+        Snapshot(UNDER, 1, 3, (1, 2, 3, 4, 5, 6, 7, 8), (7, 8), RowSet.of([1]), RowSet.of([2]), 9),
+        hide(1, reason=HideReason.CONSUMED),
+        replace(hide(1, reason=HideReason.UNWANTED), under=replace(UNDER, decided_end=7, interest=True)),
         TimeToLive(UNDER, 7, 8),
         Decided(replace(UNDER, decided_end=7, earlier_end=3)),
         replace(hide(1, reason=HideReason.ROLLUP), under=replace(UNDER, decided_end=7, limit=3, rollups=True)),
@@ -220,6 +223,32 @@ def test_marks_of_the_first_version_are_read_and_written_as_they_were() -> None:
     assert decode("delete", bytes.fromhex(GOLDEN)) == delete
 
 
+def test_a_snapshot_has_the_counts_of_the_first_version_unless_there_are_others() -> None:
+    counts = (1, 2, 3, 4, 5, 6, 0, 0)
+    first = encode(Snapshot(UNDER, 0, 1, counts))
+    assert (first[:1], first.hex()) == (b"\x01", FIRST_SNAPSHOT)
+    assert decode("snapshot", first) == Snapshot(UNDER, 0, 1, counts)
+    assert encode(Snapshot(UNDER, 0, 1, (*counts[:7], 1)))[:1] == b"\x02"
+    with pytest.raises(UnknownMarkError):
+        decode("snapshot", b"\x03" + first[1:])
+
+
+def test_the_marks_say_whether_interest_was_decided() -> None:
+    wanted = Decided(replace(UNDER, decided_end=5, interest=True))
+    unwanted = replace(hide(3, reason=HideReason.UNWANTED), under=replace(UNDER, decided_end=9, interest=True))
+    for mark in (wanted, unwanted):
+        live = folded([mark])
+        assert live.interest
+        live.take(hide(4, reason=HideReason.CONSUMED))
+        live.take(hide(5, reason=HideReason.LIMIT))  # a part of a decision says nothing about its end
+        assert live.interest
+        (part,) = live.snapshot(UNDER, 0)
+        assert folded([part]).interest
+        live.take(decided(20, 0))
+        assert not live.interest
+
+
+FIRST_SNAPSHOT = "0101c0843d00ffffffffffffffff7f05000000010001020304050600020100020100"
 GOLDEN = "0103ac02c8018001e8070103616461" + "08" + "0101010102017d00"
 
 

@@ -134,6 +134,7 @@ def test_suspended_deletion_waits_for_the_last_broker_which_would_delete(choice:
             AlterStream(stream_id=StreamId(1), changes={"discard_new_per_subject": True}),
             "the option discard_new_per_subject of a stream",
         ),
+        (AlterStream(stream_id=StreamId(1), changes={"retention": "interest"}), "the option retention of a stream"),
         (AlterStream(stream_id=StreamId(1), changes={"deny_purge": True}), "the option deny_purge of a stream"),
         (AlterStream(stream_id=StreamId(1), changes={"nats_readable": True}), "the option nats_readable of a stream"),
         (

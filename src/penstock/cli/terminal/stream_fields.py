@@ -14,6 +14,7 @@ from penstock.base.config import (
     Durability,
     Encryption,
     Retain,
+    RetentionPolicy,
     SchemaCheck,
     Storage,
     SuspendDeletion,
@@ -131,6 +132,16 @@ FIELDS = (
         "--discard-new-per-subject",
         "Whether a message is refused if its subject has --max-messages-per-subject already. It needs --discard new. "
         "If not, the newer message takes the place of the oldest one.",
+    ),
+    Field(
+        "retention",
+        "--retention",
+        "|".join(RetentionPolicy),
+        "Whether acks of the stream's consumers remove messages: 'limits', never; 'workqueue', the ack of the one "
+        "consumer that a message belongs to; 'interest', the acks of all consumers that want it, and a message that "
+        "none wants is never shown. It goes with one partition, and without --compact, --group and --retain "
+        "until-archived. 'limits' and 'interest' can be changed into each other.",
+        _one_of(*RetentionPolicy),
     ),
     Field(
         "retain",
@@ -389,5 +400,7 @@ def shown(name: str, value: Any) -> str:
     if name not in _BY_NAME:
         return repr(value)
     if value is msgspec.UNSET:
-        return {"discard": "old", "first_offset": "0"}.get(name, UNLIMITED if name in _UNSET_IS_NONE else "no")
+        return {"discard": "old", "first_offset": "0", "retention": "limits"}.get(
+            name, UNLIMITED if name in _UNSET_IS_NONE else "no"
+        )
     return UNLIMITED if value is None else _BY_NAME[name].show(value)

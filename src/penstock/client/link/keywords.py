@@ -15,6 +15,7 @@ from penstock.base.config import (
     Durability,
     Encryption,
     Retain,
+    RetentionPolicy,
     SchemaCheck,
     Storage,
     SuspendDeletion,
@@ -62,6 +63,7 @@ class StreamChanges(TypedDict, total=False):
     subject_delete_marker_ttl_ms: int | None
     allow_message_schedules: bool
     nats_readable: bool
+    retention: RetentionPolicy | Literal["limits", "workqueue", "interest"]
     partitions: int
     range_bounds: tuple[str, ...]
 

@@ -347,7 +347,8 @@ def _made(image: ClusterImage, stream_id: StreamId, command: CreateStream) -> St
 
 def is_decided(image: ClusterImage, config: StreamConfig) -> bool:
     """True if marks enforce something of this config, so that the stream needs logs of them."""
-    return config.subject_limit is not None or (config.allow_rollup and image.has_feature(LEADER_DECIDES))
+    needs_marks = config.subject_limit is not None or config.is_consumed
+    return needs_marks or (config.allow_rollup and image.has_feature(LEADER_DECIDES))
 
 
 def made_partitions(

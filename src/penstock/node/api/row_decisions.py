@@ -1,4 +1,4 @@
-"""Limits by subject and rollups of the partitions led here: which committed rows are hidden by later ones.
+"""Limits by subject, rollups and interest in the partitions led here: which committed rows are hidden.
 
 Rules: one decision at a time for each partition, about rows that are committed and not decided on yet; a publisher
 waits for none. A disk thread finds the rows that are hidden, and the leader writes one mark, which hides them and says
@@ -11,6 +11,11 @@ While no reader here asks for more than is shown, it is DECISION_PAUSE_MS_MAX: l
     committed → read → marked → mark committed: shown
         ▲                              │
         └──────────────────────────────┘
+
+With retention `interest` a row is hidden in the same decision that would show it, if no consumer wants its subject when
+the decision begins (`StreamInterest`). So it is never shown, not for a moment. Who creates a consumer answers after its
+filters are known here: rows that are committed later are kept for it. A leader that does not know the filters yet
+decides on nothing. What the log held when the stream got this retention is not dropped (`Partition.wanted_end`).
 
 A request that must see what was acked before it, such as one for the last message of a subject, waits here until that
 is decided on.
@@ -35,6 +40,7 @@ from penstock.hot.subject_table import TableBudget
 from penstock.messages import AppendResponse
 from penstock.metadata.companions import is_marks, target_key
 from penstock.node.api.internal_log import Rows
+from penstock.node.api.stream_interest import StreamInterest
 from penstock.node.context import Context
 from penstock.node.partition.decisions import DecideRows, DecisionMemory
 from penstock.node.partition.log_queries import QueryGivenUpError
@@ -93,10 +99,13 @@ class _Waiter(NamedTuple):
 class RowDecisions:
     """All decisions of one broker, and what waits for them."""
 
-    def __init__(self, context: Context, replicas: Replicas, *, write: AppendToCompanion) -> None:
+    def __init__(
+        self, context: Context, replicas: Replicas, interest: StreamInterest, *, write: AppendToCompanion
+    ) -> None:
         self._context, self._outbox = context, context.outbox
         self._partitions = replicas.partitions
         self._hidden, self._companions = replicas.hidden_rows, replicas.companions
+        self._interest = interest
         self._write = write
         self._deciding: dict[Partition, _Deciding] = {}
         self._busy: set[_Deciding] = set()  # from the begin of the query until the mark is applied
@@ -160,17 +169,19 @@ class RowDecisions:
             self._companions.check_readable(partition)
             self._companions.led(partition)
             view = partition.live_view()
+            wanted = self._interest.wanted(partition) if partition.drops_unwanted else None
         except RemoteError as error:
             self._retry(one, error)
             return
         begin = max(self._hidden.decided(partition, limit, rollups=rollups), partition.log_start)
-        if begin >= partition.committed_end:
+        knows_interest = wanted is None or self._hidden.has_interest(partition)
+        if begin >= partition.committed_end and knows_interest:
             return
         memory, taken = one.memory, partition.taken
         if memory is None or not memory.is_of(limit, begin, taken):
             memory = one.memory = DecisionMemory(limit, begin, taken, self._budget)
         skips = not partition.is_replicated
-        end = partition.committed_end
+        end = max(begin, partition.committed_end)
         hides_gaps = rollups and not self._hidden.has_rollups(partition)
         query = one.query = DecideRows(
             view,
@@ -181,6 +192,8 @@ class RowDecisions:
             rollups=hides_gaps or (rollups and begin < partition.rolled_up_end),  # else there are none
             hides_gaps=hides_gaps,
             ends_schedules=partition.stream.config.allows_schedules,
+            wanted=wanted,
+            wanted_end=0 if knows_interest else partition.wanted_end,
         )
         # With others at work, few run at a time, so that what comes meanwhile is decided on together.
         is_alone = not self._busy
@@ -191,7 +204,8 @@ class RowDecisions:
             one.query = None
             if error is None and self._is_current(one):
                 found = query.hidden, query.pieces
-                self._mark(one, query, Decision(query.decided_end, *found, limit, rollups, query.is_rollup))
+                because = query.is_rollup, wanted is not None, query.is_unwanted
+                self._mark(one, query, Decision(query.decided_end, *found, limit, rollups, *because))
             else:
                 self._retry(one, error)
 
@@ -240,7 +254,7 @@ class RowDecisions:
             told = as_remote_error(error)
             one.waits_for_event = told.code in _SOON
             if not one.waits_for_event:
-                text = "a limit by subject or rollups cannot be applied, so readers do not see the latest messages"
+                text = "a limit by subject, rollups or interest cannot be applied, so readers lack the latest messages"
                 one.partition.tell(f"{text}: {told.message}", self._outbox)
 
     def shown(self, partition: Partition) -> None:
@@ -319,5 +333,7 @@ class RowDecisions:
             self.check(one.partition)
         for waiter in [one for one in self._waiters.values() if one.deadline_us <= now_us]:
             label = waiter.partition.label
-            text = f"what was committed in {label} before is not decided on yet (a limit by subject, or rollups)"
+            text = (
+                f"what was committed in {label} before is not decided on yet (a limit by subject, rollups or interest)"
+            )
             self._fail([waiter], RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment"))

@@ -1,4 +1,4 @@
-"""Decisions on committed rows of a stream with a limit by subject, or with rollups, in a disk thread.
+"""Decisions on committed rows of a stream with a limit by subject, rollups or interest retention, in a disk thread.
 
 Rules: only committed rows are decided on, so no row is hidden by one that could be truncated. Rows that are hidden
 already hide none. What the memory of the leadership does not know of a subject is found by the subject indexes.
@@ -16,6 +16,9 @@ A message that was scheduled, or ends a schedule before its time, hides the sche
 
 A rollup of all hides whatever is before it. What limit and rollups hide is the sum of both: a rollup takes the oldest
 rows of a subject, so the last ones that are left are the same, whichever comes first.
+
+With interest retention a row whose subject no consumer wants is hidden, and then takes part in no limit: it replaces
+nothing. As in JetStream, a rollup takes effect all the same.
 
 Rollups are found by the flags of their batches, so a stream without a limit reads only headers of the others. Rows of a
 subject are looked for from the newest to the oldest, up to its rollup before: that one has hidden what is older.
@@ -42,6 +45,7 @@ from penstock.live.last_rows import LastRows
 from penstock.live.marks import ROWS_BYTES_MAX
 from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.log_queries import Query, QueryGivenUpError
+from penstock.node.partition.wanted_subjects import WantedSubjects
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +80,7 @@ class DecideRows(Query):
     `has_others`: rows were hidden by others than the limit. `skips_damage`: no other replica has what cannot be read,
     so that nothing is to be decided on there. `rollups`: they take effect. `hides_gaps`: offsets that this log lacks
     are hidden, too, as each replica's cleaner has applied rollups alone until now. `ends_schedules`: the stream allows
-    schedules.
+    schedules. `wanted`: of the rows from `wanted_end` on those are hidden that it does not match.
     """
 
     def __init__(
@@ -90,15 +94,21 @@ class DecideRows(Query):
         rollups: bool = False,
         hides_gaps: bool = False,
         ends_schedules: bool = False,
+        wanted: WantedSubjects | None = None,
+        wanted_end: int = 0,
     ) -> None:
         super().__init__(view.as_stored())
         self._hidden_rows = view.hidden
         self.begin = max(memory.end, view.log_start)
         self._end = end
-        self.decided_end = min(end, self.begin + limits.DECIDED_ROWS_AT_ONCE) if memory.limit else end
+        self._wanted, self._wanted_end = wanted, max(self.begin, wanted_end)
+        reads_subjects = memory.limit or (wanted is not None and wanted.depends)
+        self.decided_end = min(end, self.begin + limits.DECIDED_ROWS_AT_ONCE) if reads_subjects else end
         self.hidden = NONE
         self.pieces: list[RowSet] = []  # the same, split for marks
         self.is_rollup = False  # a rollup hides more of these rows than the limit
+        self.is_unwanted = False  # no consumer wants some of these rows
+        self._unwanted = array("q")
         self._memory = memory
         self._has_others = has_others
         self._skips_damage = skips_damage
@@ -113,10 +123,15 @@ class DecideRows(Query):
             self._decide_by_table(self._memory.table, self._rows(), hidden)
         elif self._memory.rows is not None:
             self._decide_by_rows(self._memory.rows, hidden)
+        elif self._wanted is not None and self._wanted.depends:
+            for _ in self._rows():
+                pass
         self._finish(hidden)
 
     def run_if_cached(self) -> bool:
         """Of a few rows on known subjects, without rollups: see `Query.run_if_cached`. False: nothing has changed."""
+        if self._run_without_reading():
+            return True
         table, view = self._memory.table, self._view
         if table is None or self._rollups or self._end - self.begin > limits.DECIDED_ON_LOOP_MAX:
             return False
@@ -127,17 +142,28 @@ class DecideRows(Query):
             self._view = view.reading(vfs)
             rows = list(self._rows())
         except Exception:  # noqa: BLE001 (the disk is needed, or a disk thread meets it again and reports it)
-            self.looked_bytes = 0
+            self._forget_look()
             return False
         finally:
             self._view = view
         hidden = array("q")
         if not all(self._knows(table, some) for some in rows):
-            self.looked_bytes = 0
+            self._forget_look()
             return False
         self._decide_by_table(table, rows, hidden)
         self._finish(hidden)
         return True
+
+    def _run_without_reading(self) -> bool:
+        """Decide if it needs no row: all are wanted, or none is, and nothing else hides any."""
+        if self._wanted is None or self._wanted.depends or self._memory.limit or self._rollups:
+            return False
+        self._finish(array("q"))
+        return True
+
+    def _forget_look(self) -> None:
+        self.looked_bytes = 0
+        del self._unwanted[:]
 
     def _knows(self, table: SubjectTable, rows: pa.RecordBatch) -> bool:
         if table.known_from <= self._view.log_start:
@@ -156,8 +182,18 @@ class DecideRows(Query):
             if self._hides_gaps:
                 self.hidden |= self._gaps()
             self.is_rollup = self.hidden.count > by_limit
+        self._hide_unwanted()
         self.pieces = self.hidden.split(ROWS_BYTES_MAX)
         self._memory.end = self.decided_end
+
+    def _hide_unwanted(self) -> None:
+        begin, end, wanted = self._wanted_end, self.decided_end, self._wanted
+        if wanted is None or wanted.is_all or begin >= end:
+            return
+        # What is behind `decided_end` is decided on next, when a consumer may be there that wants it.
+        unwanted = RowSet.of(self._unwanted).between(begin, end) if wanted.depends else RowSet.of_runs([(begin, end)])
+        self.is_unwanted = bool(unwanted)
+        self.hidden |= unwanted
 
     @property
     def is_cut(self) -> bool:
@@ -171,10 +207,21 @@ class DecideRows(Query):
             self._tell(size_bytes)
             if rows.num_rows:
                 begin = rows.column(_OFFSET)[rows.num_rows - 1].as_py() + 1
-            yield self._live(rows)
+            yield self._wanted_of(self._live(rows))
             if self.looked_bytes >= limits.DECIDED_BYTES_AT_ONCE and begin > self.begin:
                 self.decided_end = begin
                 return
+
+    def _wanted_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that a consumer wants; note the others."""
+        import pyarrow.compute as pc
+
+        if self._wanted is None or self._wanted.is_all or not rows.num_rows:
+            return rows
+        offsets = rows.column(_OFFSET)
+        stays = pc.or_(self._wanted.mask(rows.column(_SUBJECT)), pc.less(offsets, self._wanted_end))
+        self._unwanted.extend(offsets.filter(pc.invert(stays)).to_pylist())
+        return rows.filter(stays)
 
     def _past_damage(
         self, begin: int, end: int, read: Callable[[int, int], Iterator[_T]], *, reverse: bool = False

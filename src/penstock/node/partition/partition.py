@@ -91,13 +91,14 @@ class Partition:
     __slots__ = (
         "_followed", "_marked", "_recovered_end", "_rules", "ack_domain", "budget", "cannot_lead", "closed",
         "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped",
+        "drops_unwanted",
         "fenced_told", "flush_us", "flushing", "following", "fresh_us", "image_index", "impediment", "in_flight",
         "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "limit_start",
         "listened_us", "log", "markers_end", "marks_failure", "mending", "mending_fails", "meters", "misaddressed",
         "names_checked_us", "newcomers", "owes_name_check", "producers", "published", "refusal", "rolled_up_end",
         "rollup_at", "row_limit", "sid", "stall", "stream", "subscribed", "taken", "terms", "traffic", "trouble",
         "truncated", "undelivered_told", "unheard", "unheard_told_us", "unmarked", "values", "vfs", "visible",
-        "visit_us", "when_idle",
+        "visit_us", "wanted_end", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -155,6 +156,8 @@ class Partition:
         self.led_epoch = 0  # last leader epoch in which this broker led, also in earlier runs; 0 if none
         self.rollup_at = NO_ROLLUP  # offset of this leadership's last rollup message of all
         self.rolled_up_end = 0  # a leader's log has no rollup from there on
+        self.drops_unwanted = False  # a committed row that no consumer wants is never shown
+        self.wanted_end = 0  # rows before it stay, wanted or not, where no leader has decided on interest yet
         self.markers_end = 0  # this leadership has written no delete marker from there on
         self.dropped: Mapping[str, int] = _NOTHING  # number of dropped messages by reason
         # kinds of refusals reported since the stream's config changed
@@ -291,9 +294,13 @@ class Partition:
             self.dedup.forget_below(self.truncated_end)
             forget_purged(self.dedup, stream)
         config = stream.config
-        needs_decisions = config.subject_limit is not None or stream.decides_rollups
+        needs_decisions = config.subject_limit is not None or stream.decides_rollups or config.drops_unwanted
         needs_decisions = needs_decisions and stream.intake is not Intake.SEALED
         needs_decisions = needs_decisions and not config.is_deletion_suspended
+        drops_unwanted = needs_decisions and config.drops_unwanted
+        if drops_unwanted and not self.drops_unwanted:
+            self.wanted_end = self.log.log_end
+        self.drops_unwanted = drops_unwanted
         if self.needs_decisions and not needs_decisions:
             self.committed_bytes = max(self.committed_bytes, self.visible_bytes)  # polls wait for a value beyond it
         self.visible.configure(seen_end, self.committed_bytes, needs_decisions=needs_decisions)
@@ -473,6 +480,7 @@ class Partition:
         leadership.image_index = self.image_index
         self.rollup_at = UNKNOWN_ROLLUP if self.stream.config.allow_rollup else NO_ROLLUP
         self.rolled_up_end = self.log.log_end if self.stream.decides_rollups else 0
+        self.wanted_end = self.log.log_end if self.drops_unwanted else 0
         self.markers_end = 0
         self._limit_rows()
         self.leads, self._recovered_end = False, self.log.log_end

@@ -90,7 +90,7 @@ class _Fold:
 
 
 class Decision(NamedTuple):
-    """A leader's decision on the rows before `end`, by a limit by subject (0: none), and by rollups or not."""
+    """A leader's decision on the rows before `end`: by a limit by subject (0: none), rollups and interest or not."""
 
     end: int
     hidden: RowSet
@@ -98,6 +98,8 @@ class Decision(NamedTuple):
     limit: int
     rollups: bool
     is_rollup: bool  # a rollup hides more of these rows than the limit
+    interest: bool = False
+    is_unwanted: bool = False  # no consumer wants some of these rows
 
 
 class Erasure(NamedTuple):
@@ -361,14 +363,29 @@ class HiddenRows:
             raise RemoteError(ErrorCode.OVERLOADED, f"{text}: {self._no_room(partition, fold)}")
         # What is committed later says nothing about these rows: a follower need not have it to show the result.
         under = replace(self._under(partition, hidden, now), log_end=max(decided.end, hidden.end))
-        last = replace(under, decided_end=decided.end, limit=decided.limit, rollups=decided.rollups)
+        last = replace(
+            under,
+            decided_end=decided.end,
+            limit=decided.limit,
+            rollups=decided.rollups,
+            interest=decided.interest,
+        )
+        # A stream that no longer drops what is unwanted says so: what comes from now on stays if it does so again.
+        end: tuple[Mark, ...] = (Decided(last),) if fold.live.interest and not decided.interest else ()
         if not hidden:
             return _rows((Decided(last),))
-        reason = HideReason.ROLLUP if decided.is_rollup else HideReason.LIMIT
+        # A reason that is no limit says that some of these rows may be the last ones of their subjects.
+        others = HideReason.ROLLUP if decided.is_rollup else HideReason.UNWANTED
+        reason = others if decided.is_rollup or decided.is_unwanted else HideReason.LIMIT
         marks = [HideRows(under, reason, one) for one in decided.pieces]
         # The newest rows are hidden together with the end up to which is decided: no subject loses its last message.
         marks[-1] = replace(marks[-1], under=last)
-        return _rows(marks)
+        return _rows((*marks, *end))
+
+    def end_of_interest(self, partition: Partition, now: Now) -> Rows:
+        """Return the row that says that what no consumer wants is shown from now on. RemoteError as `marks`."""
+        self._whole_fold(partition)
+        return _rows((Decided(self._under(partition, NONE, now)),))
 
     def is_snapshot_due(self, partition: Partition, marks_max: int) -> bool:
         """True if a snapshot of a partition's marks shall be written, after `marks_max` of them at the latest."""
@@ -399,6 +416,11 @@ class HiddenRows:
         """True if rollups have been decided on in this partition."""
         fold = self._folds.get(partition.key)
         return fold is not None and fold.live.rollups
+
+    def has_interest(self, partition: Partition) -> bool:
+        """True if what no consumer wanted has been hidden in this partition until now."""
+        fold = self._folds.get(partition.key)
+        return fold is not None and fold.live.interest
 
     def has_others(self, partition: Partition) -> bool:
         """True if rows were hidden that no limit by subject hides."""

@@ -86,7 +86,8 @@ class ExistingStream(NamedTuple):
     def _loses_rows(self) -> bool:
         """True if rows may be deleted from the middle of its log."""
         config = self.there.config
-        return bool(config.compact or config.allow_message_ttl or config.allow_rollup or config.subject_limit)
+        by_marks = config.subject_limit or config.is_consumed
+        return bool(config.compact or config.allow_message_ttl or config.allow_rollup or by_marks)
 
     def _is_empty(self, partition: PartitionBackup, begin: int) -> bool:
         """True if the log may lose rows in its middle, and has none left in `[begin, partition.end)`."""
@@ -104,7 +105,7 @@ class ExistingStream(NamedTuple):
         newer = end - partition.end
         if config.max_messages is not None and end - start >= config.max_messages:
             return True
-        if newer > 0 and config.allow_rollup:
+        if config.is_consumed or (newer > 0 and config.allow_rollup):
             return True
         size_bytes = self.there.partitions[partition.partition].size_bytes
         if start < end and config.max_bytes is not None and size_bytes + limits.BATCH_BYTES_MAX > config.max_bytes:

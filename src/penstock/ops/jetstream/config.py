@@ -22,7 +22,7 @@ stream of Penstock: `SEQUENCE in CLUSTER/STREAM_ID`."""
 
 _OTHERS = ("_nats.", ORIGIN, COMPLETE)
 _NO_EQUAL = {
-    "retention": "here messages stay until a limit removes them",
+    "retention": "what is imported stays until a limit removes it; set --retention once its consumers are here",
     "max_consumers": "here only JetStream's API sets limits of consumers",
     "consumer_limits": "here only JetStream's API sets limits of consumers",
     "mirror": "the mirror continues in JetStream, not here",
@@ -103,7 +103,8 @@ def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replica
 def _not_imported(config: Mapping[str, Any]) -> Iterator[str]:
     for field in FIELDS:
         value = config.get(field.name)
-        if field.becomes in ("", "kept") and value and value != field.default and field.name not in _WITHOUT_NOTE:
+        is_left_out = field.becomes in ("", "kept", "retention")
+        if is_left_out and value and value != field.default and field.name not in _WITHOUT_NOTE:
             told = f" {value}" if isinstance(value, str) else ""
             why = _NO_EQUAL.get(field.name, "there is no such thing here")
             yield f"JetStream's stream has {field.name}{told}: {why}"
@@ -122,8 +123,9 @@ def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         found["subject_delete_marker_ttl_ms"] = None
         needed = f"allow_rollup_hdrs, allow_msg_ttl and {limits.SUBJECT_DELETE_MARKER_TTL_MS_MIN} ms"
         notes.append(f"JetStream's stream has subject_delete_marker_ttl: without at least {needed} it is none here")
-    # These have their own rules; where the log begins follows from the sequences, which are kept.
-    for name in ("acks", "description", "metadata", "first_offset"):
+    # These have their own rules; where the log begins follows from the sequences, which are kept. With retention
+    # `interest`, and without the consumers, nothing that is imported would stay.
+    for name in ("acks", "description", "metadata", "first_offset", "retention"):
         del found[name]
     made, plain = (msgspec.convert(one | {"name": "", "subject": ""}, StreamConfig) for one in (found, {}))
     fields = {name: getattr(made, name) for name in found if getattr(made, name) != getattr(plain, name)}

@@ -427,9 +427,9 @@ def _within(wanted: Mapping[Key, tuple[int, int]]) -> Column:
 
 
 def may_lose(info: StreamInfo) -> bool:
-    """True if the stream may remove messages from the middle of its log: compaction, time to live, rollups."""
+    """True if the stream may remove messages from the middle of its log: compaction, time to live, rollups, acks."""
     config = info.config
-    return bool(config.compact or config.allow_message_ttl or config.allow_rollup)
+    return bool(config.compact or config.allow_message_ttl or config.allow_rollup or config.is_consumed)
 
 
 def _plain(found: Any) -> Any:

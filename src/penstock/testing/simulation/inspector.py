@@ -120,6 +120,19 @@ def append_marks(
     node._router.storing.append_to_companion(_led(node, look), list(rows), done)
 
 
+def consume(node: Node, look: PartitionLook, offsets: list[int], done: Callable[[RemoteError | None], None]) -> None:
+    """Hide messages as acks do; half of the calls are waited for. Raise RemoteError if it does not do so now."""
+    is_awaited = sum(offsets) % 2 == 0
+    node.consume(_led(node, look).key, RowSet.of(offsets), done, is_awaited=is_awaited)
+
+
+def shown_offsets(node: Node, look: PartitionLook) -> list[int]:
+    """Return the offsets that readers of this broker are shown now, gaps of the log included."""
+    partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
+    hidden = partition.log.hidden or NONE
+    return [one for one in range(partition.log_start, partition.visible_end) if one not in hidden]
+
+
 def _led(node: Node, look: PartitionLook) -> Partition:
     partition = node._partitions.get(PartitionKey(StreamId(look.stream_id), PartitionId(look.partition)))
     if partition is None or partition.leadership is None or partition.is_mute:

@@ -124,6 +124,18 @@ def test_what_is_denied_for_ever_cannot_be_allowed_again(field: str) -> None:
     assert (image.by_name("orders").config.max_age_ms, getattr(image.by_name("orders").config, field)) == (6, True)
 
 
+def test_interest_brings_the_log_of_marks_and_a_change_to_a_queue_is_refused() -> None:
+    image, outcomes = folded(
+        create(),
+        AlterStream(stream_id=1, changes={"retention": "interest"}),
+        AlterStream(stream_id=1, changes={"retention": "workqueue"}),
+    )
+    assert image.by_name("orders").has_marks
+    assert isinstance(outcomes[2], RemoteError)
+    assert outcomes[2].code == ErrorCode.INVALID_CONFIG
+    assert image.by_name("orders").config.drops_unwanted
+
+
 def test_a_truncation_is_refused_where_purges_are_denied() -> None:
     denied = AlterStream(stream_id=1, changes={"deny_purge": True})
     command = TruncatePartition(stream_id=1, partition=0, leader_epoch=1, before=3)

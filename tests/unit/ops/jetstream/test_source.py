@@ -120,6 +120,13 @@ def test_what_has_no_equal_is_said() -> None:
     assert mapped(PLAIN, name="o", subject=None, replicas=None, brokers=1).notes == ()
 
 
+def test_a_retention_is_left_out_as_the_consumers_come_later() -> None:
+    found = mapped({**PLAIN, "retention": "interest"}, name="o", subject=None, replicas=None, brokers=1)
+    assert not found.config().is_consumed
+    (note,) = found.notes
+    assert note.startswith("JetStream's stream has retention interest: ")
+
+
 def test_fields_at_their_defaults_are_left_out() -> None:
     """Below feature level 0.4 a cluster refuses some of them whatever their values are."""
     there = {**PLAIN, "deny_delete": False, "deny_purge": False, "max_msgs_per_subject": -1, "discard": "old"}

@@ -156,8 +156,8 @@ class PartitionHistory:
         return any(leader_epoch <= last_epoch and offset >= end for last_epoch, end in self.cuts)
 
     def may_be_hidden(self, offset: int) -> bool:
-        """True if a deletion was asked for, or a limit by subject hides the message because of later ones."""
-        if offset in self.deleting:
+        """True if a deletion was asked for, acks remove messages, or a limit by subject hides it for later ones."""
+        if offset in self.deleting or self.config.is_consumed:
             return True
         return self.lowest_limit is not None and self.committed_end - offset > self.lowest_limit
 
@@ -169,7 +169,7 @@ class PartitionHistory:
     @property
     def retains(self) -> bool:
         """True if retention may remove old messages."""
-        return self.config.max_messages is not None or self.began is not None
+        return self.config.max_messages is not None or self.began is not None or self.config.is_consumed
 
     def may_begin_at(self, log_start: int) -> bool:
         """True if all messages before `log_start` may have been removed."""
