@@ -174,6 +174,9 @@ class Serving:
         if step_over(feed, led, shown):
             led.writes.note(led, now.elapsed_us, waits=False)
         table = led.state.table
+        if table.ready and not self._is_counted(feed, reader):
+            self._counts.count(reader)
+            return False
         while table.ready:
             (offset,) = table.ready_offsets(0, 1)
             chunk = chunk_of(feed, led, offset)
@@ -195,6 +198,13 @@ class Serving:
                 return False
         led.again = None
         return not table.has_no_room()
+
+    def _is_counted(self, feed: Feed, reader: Reader) -> bool:
+        """True if the count of pending messages holds; of a reader that has all, it does."""
+        if reader.cursor.next_offset >= feed.tail_end and reader.counted_under is not feed.version:
+            reader.cursor.pending = -reader.cursor.filter.seen
+            return True
+        return self._counts.is_counted(feed, reader)
 
     def _send_again(self, feed: Feed, reader: Reader, chunk: Chunk, now: Now) -> int:
         """Send what is ready among the rows of a chunk; return why it stopped."""
