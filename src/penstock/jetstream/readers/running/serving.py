@@ -104,8 +104,13 @@ class Serving:
         if reader.is_paused(now.wall_us):
             self._output.send_all_to(reader, reader.at_end(now.elapsed_us))  # as if nothing were there
             return
-        if reader.led is not None and not self._serve_again(feed, reader, reader.led, shown, wanted, now):
-            return
+        if reader.led is not None:
+            if reader.led.asked_end > feed.tail_end:
+                feed.behind.append(reader)  # messages that were acked before the request are on the way
+                reader.place = Place.WAITING
+                return
+            if not self._serve_again(feed, reader, reader.led, shown, wanted, now):
+                return
         cursor.next_offset = max(cursor.next_offset, shown.log_start)
         if cursor.next_offset < cursor.resume_offset:
             cursor.next_offset = cursor.next_wanted()
