@@ -37,7 +37,7 @@ def _table(module: Any, flags: int) -> Any:
     return table
 
 
-def _shown(table: Any) -> object:
+def _shown(table: Any) -> tuple[object, ...]:
     counts = table.count, table.ack_pending, table.parked, table.ready, table.redelivered
     entries = table.entries(0, _ENTRIES_MAX)
     assert len(entries) == table.count == table.ack_pending + table.parked
@@ -158,7 +158,7 @@ def consumer_rows(modules: Modules, data: bytes) -> object:
     try:
         state = stored_consumers(found)[_ID].take_over(1_000_000, 2**40, entries_max=_ENTRIES_MAX)
     except CorruptionError as error:
-        return f"CorruptionError {error.expected[:40]}"
+        return f"CorruptionError {str(error.expected)[:40]}"
     table = state.table
     state.rows_lost()
     again = stored_consumers({rows.told_key(_ID): b"{}", **_values(state)})[_ID].take_over(1_000_000, 2**40)

@@ -39,6 +39,7 @@ _VERSION = 1
 _PREFIX = b"v1/"
 _KEY_BYTES = len(_PREFIX) + ID_BYTES + 1
 _NUMBER_MAX = 2**60
+_CLOCK_MS_MAX = 2**50
 _ALL, _TELLS, _PRIORITY = 1, 2, 4  # flags of a config
 
 TOLD, SNAPSHOT, CHANGE = "told", "snapshot", "change"
@@ -173,7 +174,7 @@ def decode_snapshot(value: bytes) -> Snapshot:
         generation=reader.number(_NUMBER_MAX),
         next_offset=reader.number(_NUMBER_MAX),
         delivered=reader.number(_NUMBER_MAX),
-        clock_ms=reader.number(_NUMBER_MAX),
+        clock_ms=reader.number(_CLOCK_MS_MAX),
         value=value,
         entries_at=reader.position,
     )

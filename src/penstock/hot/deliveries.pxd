@@ -176,10 +176,7 @@ cdef class Cursor:
         Py_ssize_t block_size, Py_ssize_t size,
     ) except -1
 
-    cdef void _sent(self, DecodedRows rows, Py_ssize_t row, Py_ssize_t frame_size, int64_t now_us) except *
-
-    @cython.locals(table=PendingTable)
-    cdef int64_t _key_hash(self, DecodedRows rows, Py_ssize_t row) except -1
+    cdef int _sent(self, DecodedRows rows, Py_ssize_t row, Py_ssize_t frame_size, int64_t now_us) except -1
 
     @cython.locals(table=PendingTable, key_hash=int64_t)
     cdef bint _parks(self, DecodedRows rows, Py_ssize_t row) except -1
@@ -191,7 +188,7 @@ cdef class Cursor:
     cdef int64_t _pending_behind(self) except -1
 
     @cython.locals(table=PendingTable)
-    cdef int _sent_again(self, int64_t now_us) except -1
+    cdef int _enter(self, DecodedRows rows, Py_ssize_t row, int64_t now_us) except -1
 
 @cython.locals(value=uint64_t)
 cdef int64_t _hash(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept

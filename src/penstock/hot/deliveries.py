@@ -466,7 +466,7 @@ class Cursor:
                 kept_size = 0
                 block_size = _cut_size(0, value_size, is_large)
             value_size = 0
-        pending = self._pending_behind()
+        pending = max(0, self.pending + self.filter.seen - 1) if self.table is None else self._pending_behind()
         reply_size = self._reply_size(rows, row, pending)
         size = reply_size + rows.subjects.size(row) + block_size + value_size
         while self.current is not None and not self.current._takes(size):  # noqa: SLF001
@@ -563,22 +563,15 @@ class Cursor:
         self.delivered_us = now_us
         self.messages_left -= 1
         self.room -= frame_size
-        if self.again >= 0:
-            self._sent_again(now_us)
-            return
-        self.last_offset = rows.numbers[row]
-        self.last_us = rows.times[row]
-        self.next_offset = self.last_offset + 1
-        self.pending -= 1
+        if self.again < 0:
+            self.last_offset = rows.numbers[row]
+            self.last_us = rows.times[row]
+            self.next_offset = self.last_offset + 1
+            self.pending -= 1
         if self.table is not None:
-            self.table.deliver(self.last_offset, self._key_hash(rows, row), now_us)
+            self._enter(rows, row, now_us)
 
     # With a table.
-
-    def _key_hash(self, rows: DecodedRows, row: _int) -> int:
-        table = self.table
-        assert table is not None
-        return rows.key_hash(row, table.order) if table.is_ordered else 0
 
     def _parks(self, rows: DecodedRows, row: _int) -> bool:
         """Pass a new message whose key is pending, and park it; False: it is another one, or there is no room."""
@@ -603,20 +596,21 @@ class Cursor:
 
     def _pending_behind(self) -> int:
         """Return how many messages will be undelivered behind this one."""
-        pending = self.pending + self.filter.seen
-        table = self.table
-        if self.again < 0:
-            pending -= 1
-        if table is not None:
-            pending += table.parked
-            if self.again >= 0 and table.deliveries_at(self.again) == 0:
-                pending -= 1
-        return max(0, pending)
-
-    def _sent_again(self, now_us: _int) -> None:
         table = self.table
         assert table is not None
-        table.deliver_again(self.again, now_us)
+        pending = self.pending + self.filter.seen + table.parked
+        if self.again < 0 or table.deliveries_at(self.again) == 0:
+            pending -= 1
+        return max(0, pending)
+
+    def _enter(self, rows: DecodedRows, row: _int, now_us: _int) -> None:
+        """Enter the delivery of a row in the table."""
+        table = self.table
+        assert table is not None
+        if self.again >= 0:
+            table.deliver_again(self.again, now_us)
+        else:
+            table.deliver(rows.numbers[row], rows.key_hash(row, table.order) if table.is_ordered else 0, now_us)
 
 
 def _hash(text: bytes, begin: _int, end: _int) -> _int:

@@ -38,6 +38,7 @@ cdef Py_ssize_t _BLOCK_BITS
 cdef Py_ssize_t _BLOCK_MASK
 cdef Py_ssize_t _ROOM_MIN
 cdef int32_t _COUNT_MAX
+cdef int64_t _DELAY_MS_MAX
 cdef int _STATE_BITS
 cdef int32_t _STATE_MASK
 cdef Py_ssize_t _ID_BYTES

@@ -93,6 +93,7 @@ _BLOCK_BITS = 8
 _BLOCK_MASK = 255
 _ROOM_MIN = 16
 _COUNT_MAX = 2**27
+_DELAY_MS_MAX = 2**45
 _STATE_BITS = 3
 _STATE_MASK = 7
 _ID_BYTES = 8
@@ -448,6 +449,7 @@ class PendingTable:
         elif kind == _NAK:
             index = self.find(offset)
             delay_ms = self.wait_ms(self.marks[index] >> _STATE_BITS) if delay_us < 0 else (delay_us + 999) // 1_000
+            delay_ms = min(delay_ms, _DELAY_MS_MAX)
             if delay_ms:
                 self.tick(now_us)
             self.nak(index, delay_ms)

@@ -7,6 +7,7 @@ from penstock.hot.pending cimport PendingTable
 
 cdef int64_t _NEVER
 cdef int64_t _MOST
+cdef int64_t _TIME_MAX
 cdef int _FREE
 cdef int _HAND
 cdef int _WAITS

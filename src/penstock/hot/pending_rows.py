@@ -23,6 +23,7 @@ from penstock.hot.pending import PendingTable
 
 _NEVER = 2**63 - 1
 _MOST = 2**61
+_TIME_MAX = 2**50  # ms
 _FREE = 0
 _HAND = 1
 _WAITS = 2
@@ -200,7 +201,7 @@ def decode_entries(table: PendingTable, data: bytes, at: _int, entries_max: _int
         has_due = state in (_HAND, _WAITS)
         if not tag & _SAME_DUE:
             due += source.zigzag(_MOST >> 1)
-        if tag & 128 or not _is_state(state, deliveries) or not 0 <= due <= _MOST:
+        if tag & 128 or not _is_state(state, deliveries) or not 0 <= due <= 2 * _TIME_MAX:
             raise source.wrong("no state of a message, or no time")
         if deliveries:
             last += gap
@@ -253,7 +254,7 @@ def apply_change(table: PendingTable, data: bytes, at: _int, entries_max: _int) 
         if op in (_DELIVER, _KEYED, _PARK):
             _enter(table, source, op, length, entries_max)
         elif op == _CLOCK:
-            table.clock_ms += source.varint(_MOST - table.clock_ms)
+            table.clock_ms += source.varint(_TIME_MAX - table.clock_ms)
         elif op == _PASS:
             table.pass_to(table.next_offset + source.varint(_MOST - table.next_offset))
         elif op == _RESET:
@@ -271,7 +272,7 @@ def apply_change(table: PendingTable, data: bytes, at: _int, entries_max: _int) 
             elif op == _ALL:
                 table.release_all(begin)
             else:
-                delay_ms = source.varint(_MOST - table.clock_ms) if op == _NAK else 0
+                delay_ms = source.varint(_TIME_MAX) if op == _NAK else 0
                 while begin < ref:
                     _change(table, source, op, begin, delay_ms)
                     begin += 1

@@ -17,7 +17,8 @@ from penstock.batch.codec import LAYOUT
 from penstock.hot import acks, encode, envelope, headers, join, keyhash
 from penstock.hot import message, message_group, message_ids, refusals, row_objects, rows
 from penstock.hot import siphash, subject_filter, subject_table
-from penstock.hot import classification, scan
+from penstock.hot import change_log, classification, deliveries, pending, pending_acks, pending_rows, scan
+acks_read = message_group.MessageGroup.of([b"$JS.ACK.s.c.1.1.1.1.1"], [b""])
 held = message_group.MessageGroup.of([b"a", b"b"], [b"v", None], replies=[b"r", b"s"])
 sound, _ = encode.Encoder(LAYOUT).encode(held, 0, 2, 0, 0, 0, 0)
 checker = message.MessageChecker(LAYOUT)
@@ -64,6 +65,18 @@ CALLS = (
     "encode.Encoder(None)",
     "encode.Encoder(LAYOUT).encode(None, 0, 1, 0, 0, 0, 0)",
     "envelope.parse(None, 0, 0)",
+    "pending.PendingTable(None, 0, 0)",
+    "pending_acks.ack_parts(None)",
+    "pending_acks.apply_acks(None, 0, 0, {}, 0, [])",
+    "pending_acks.apply_acks(acks_read, 0, 1, None, 0, [])",
+    "pending_acks.apply_acks(acks_read, 0, 1, {b's.c': None}, 0, None)",
+    "pending_rows.encode_entries(None)",
+    "pending_rows.decode_entries(None, b'x', 0, 1)",
+    "pending_rows.decode_entries(pending.PendingTable(bytes(8), 0, 0), None, 0, 1)",
+    "pending_rows.apply_change(pending.PendingTable(bytes(8), 0, 0), None, 0, 1)",
+    "pending_rows.apply_change(None, b'', 0, 1)",
+    "deliveries.Cursor(deliveries.Filter([]), b'', 0).attach(None, b'')",
+    "change_log.put_varint(None, 1)",
     "message_group.MessageGroup(None)",
     "held.keep_key(None, 0, 0)",
     "headers.HeaderFields().read(None, 0, 0)",

@@ -180,6 +180,13 @@ def test_each_delivery_waits_as_its_backoff_says() -> None:
     assert one.ready == 1
 
 
+def test_a_delay_of_ages_is_bounded() -> None:
+    one = table()
+    one.deliver(0, 0, 0)
+    assert settle(one, hot.NAK, 0, 1, 2**62, MS) == hot.APPLIED
+    assert one.entry(0) == ("waits", 1, 1, 1, (2**45 + 1) * MS)
+
+
 def test_sampled_acks_are_told() -> None:
     one = table(sample_percent=50)
     for offset in range(4):
