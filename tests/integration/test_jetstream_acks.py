@@ -239,7 +239,9 @@ async def test_a_durable_consumer_outlives_its_only_broker(tmp_path: Path) -> No
     with (
         running_nats(tmp_path / "nats", f'leafnodes {{ listen: "127.0.0.1:{port}" }}\n') as server,
         running_broker(
-            tmp_path / "data", *api_options("--nats-leaf", f"nats://127.0.0.1:{port}"), nats=server.url
+            tmp_path / "data",
+            *api_options("--jetstream-rights", "manage", "--nats-leaf", f"nats://127.0.0.1:{port}"),
+            nats=server.url,
         ) as broker,
     ):
         async with connected(server.url) as connection:

@@ -53,6 +53,8 @@ LOOK_US_MIN = 2_000  # of looks for the interest in the inbox of a push reader t
 LOOK_US_MAX = 100_000
 _NEVER_US = 2**63 - 1
 _NO_LOW = -(2**62)
+_NO_PULLS: deque[Pull] = deque()
+"""Shared by all readers that no request waits at: an empty deque has 760 bytes. Nothing is ever added to it."""
 
 
 class Place(Enum):
@@ -137,8 +139,8 @@ class Reader:
         self._flow_number = 0
         self._granted = 0
         self._leaf = leaf
-        self._blind = Bucket(BLIND_BYTES_PER_S, BLIND_BURST_BYTES, now_us)
-        self._asked = Bucket(ASKED_BYTES_PER_S, ASKED_BURST_BYTES, now_us)
+        self._blind: Bucket | None = None  # made when it is first served: most stored consumers are idle
+        self._asked: Bucket | None = None
         self._rate: Bucket | None = None
         self.beat_us = now_us  # the last heartbeat, message or the beginning
         self.inactive_us: int | None = None  # since when no client has wanted its messages
@@ -163,6 +165,8 @@ class Reader:
             self.cursor.pulls = deque([Pull(self.inbox, config.deliver_group.encode(), UNLIMITED, now_us)])
         else:
             self.inactive_us = now_us
+            if not self.pulls:
+                self.pulls = self.cursor.pulls = _NO_PULLS
 
     def restart(self, offset: int) -> None:
         """Begin anew at an offset."""
@@ -175,9 +179,19 @@ class Reader:
 
     def ask(self, pull: Pull, now_us: int) -> None:
         """Take a request. Its client has taken what it was sent before, or it would not ask for more."""
+        if self.pulls is _NO_PULLS:
+            self.pulls = self.cursor.pulls = deque()
         self.pulls.append(pull)
         self.inactive_us = now_us
-        self._blind.fill_from(self._asked, now_us)
+        if self._asked is None:
+            self._asked = Bucket(ASKED_BYTES_PER_S, ASKED_BURST_BYTES, now_us)
+        self._bucket(now_us).fill_from(self._asked, now_us)
+
+    def _bucket(self, now_us: int) -> Bucket:
+        """Return what may be sent to an inbox that answers nothing."""
+        if self._blind is None:
+            self._blind = Bucket(BLIND_BYTES_PER_S, BLIND_BURST_BYTES, now_us)
+        return self._blind
 
     def keep(self, pulls: Iterable[Pull]) -> None:
         """Let only these wait."""
@@ -204,9 +218,10 @@ class Reader:
     def grant(self, now_us: int) -> None:
         """Set what the cursor may send now: see `take_back`."""
         cursor = self.cursor
-        self._blind.refill(now_us)
+        blind = self._bucket(now_us)
+        blind.refill(now_us)
         self._leaf.refill(now_us)
-        room, cursor.low_room = min(self._blind.tokens, self._leaf.tokens), _NO_LOW
+        room, cursor.low_room = min(blind.tokens, self._leaf.tokens), _NO_LOW
         if self.config.has_flow_control:
             room = self.window_bytes - self.ahead_bytes
             if not self.flow_reply:
@@ -238,7 +253,7 @@ class Reader:
         self.delivered_wall_us = now[0] - now[1] + cursor.delivered_us
         self.ahead_bytes += sent
         if not self.config.has_flow_control:
-            self._blind.tokens -= sent
+            self._bucket(now[1]).tokens -= sent
             self._leaf.tokens -= sent
         if self._rate is not None:
             self._rate.tokens -= sent
@@ -252,7 +267,8 @@ class Reader:
             return self._rate.ready_us
         if self.config.has_flow_control:
             return None
-        return max((one.ready_us for one in (self._blind, self._leaf) if one.tokens <= 0), default=0)
+        buckets = (self._leaf,) if self._blind is None else (self._blind, self._leaf)
+        return max((one.ready_us for one in buckets if one.tokens <= 0), default=0)
 
     # Flow control
 

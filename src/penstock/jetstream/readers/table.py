@@ -267,6 +267,8 @@ class Readers:
             self._output.send(frame(pull.inbox, ended(pull, 408, "Request Timeout")))
             return
         reader.ask(pull, now.elapsed_us)
+        if reader.led is not None and (shown := self._registry.feed_of(reader).look()) is not None:
+            reader.led.asked_end = shown.end
         priorities = None if reader.led is None else reader.led.priorities
         if priorities is not None:
             self.serve_again(reader, now)

@@ -365,3 +365,30 @@ def test_a_consumer_that_is_deleted_can_be_made_again(broker: ReaderBroker) -> N
     assert "_INBOX.ack" not in broker.answers
     again, _ = broker.pulled("s", "d", 2)
     assert (again.value, again.deliveries) == (b"1", 1)
+
+
+def test_a_delivery_is_committed_before_it_is_sent_where_it_is_counted(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", max_deliver=3)
+    publish(broker, b"1", b"2")
+    broker.disk_runs_at_once = False
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.d", json.dumps({"batch": 5, "no_wait": True}))
+    assert broker.delivered(inbox) == []
+    broker.disk_runs_at_once = True
+    broker.tick(10)
+    first, second, end = broker.delivered(inbox)
+    assert (first.value, second.value, end.status) == (b"1", b"2", "404 No Messages")
+
+
+def test_a_large_message_comes_again_after_a_crash(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", ack_wait=1 * S)
+    large = b"x" * 900_000
+    publish(broker, b"small", large, b"last", b"new")
+    assert len(broker.pulled("s", "d", 3)) == 3
+    broker.tick(100)
+    after = broker.crash()
+    after.start()
+    after.tick(1_200)
+    found = after.pulled("s", "d", 9)
+    assert [(len(one.value), one.deliveries, one.pending) for one in found if one.stream_seq] == [
+        (5, 2, 1), (900_000, 2, 1), (4, 2, 1), (3, 1, 0),
+    ]  # fmt: skip

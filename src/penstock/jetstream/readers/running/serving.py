@@ -104,8 +104,13 @@ class Serving:
         if reader.is_paused(now.wall_us):
             self._output.send_all_to(reader, reader.at_end(now.elapsed_us))  # as if nothing were there
             return
-        if reader.led is not None and not self._serve_again(feed, reader, reader.led, shown, wanted, now):
-            return
+        if reader.led is not None:
+            if reader.led.asked_end > feed.tail_end:
+                feed.behind.append(reader)  # messages that were acked before the request are on the way
+                reader.place = Place.WAITING
+                return
+            if not self._serve_again(feed, reader, reader.led, shown, wanted, now):
+                return
         cursor.next_offset = max(cursor.next_offset, shown.log_start)
         if cursor.next_offset < cursor.resume_offset:
             cursor.next_offset = cursor.next_wanted()
@@ -174,6 +179,9 @@ class Serving:
         if step_over(feed, led, shown):
             led.writes.note(led, now.elapsed_us, waits=False)
         table = led.state.table
+        if table.ready and not self._is_counted(feed, reader):
+            self._counts.count(reader)
+            return False
         while table.ready:
             (offset,) = table.ready_offsets(0, 1)
             chunk = chunk_of(feed, led, offset)
@@ -195,6 +203,13 @@ class Serving:
                 return False
         led.again = None
         return not table.has_no_room()
+
+    def _is_counted(self, feed: Feed, reader: Reader) -> bool:
+        """True if the count of pending messages holds; of a reader that has all, it does."""
+        if reader.cursor.next_offset >= feed.tail_end and reader.counted_under is not feed.version:
+            reader.cursor.pending = -reader.cursor.filter.seen
+            return True
+        return self._counts.is_counted(feed, reader)
 
     def _send_again(self, feed: Feed, reader: Reader, chunk: Chunk, now: Now) -> int:
         """Send what is ready among the rows of a chunk; return why it stopped."""

@@ -299,4 +299,4 @@ class Leaderships:
         """Return the state of a new consumer; `drawn`: a name that was drawn, of which its id is made."""
         consumer_id = blake2b(drawn.encode(), digest_size=ID_BYTES).digest()
         told = told_bytes(name, now.wall_us, config)
-        return ConsumerState(consumer_id, ack_config(config), told, offset, now.elapsed_us)
+        return ConsumerState.new(consumer_id, ack_config(config), told, offset, now.elapsed_us)

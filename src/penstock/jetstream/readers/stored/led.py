@@ -70,8 +70,8 @@ class LedConsumer:
     """A stored consumer under one leadership of this broker."""
 
     __slots__ = (
-        "again", "checked_under", "frames", "is_deleted", "is_told_lost", "priorities", "replies", "state", "under_way",
-        "writes",
+        "again", "asked_end", "checked_under", "frames", "is_deleted", "is_told_lost", "priorities", "replies", "state",
+        "under_way", "writes",
     )  # fmt: skip
 
     def __init__(self, state: ConsumerState, writes: ConsumerWrites, priorities: Priorities | None = None) -> None:
@@ -80,6 +80,7 @@ class LedConsumer:
         self.frames = bytearray()  # wait until the next rows are committed
         self.replies: list[bytes] = []  # of acks whose senders wait for the next rows
         self.under_way = 0  # batches with rows of it that are being committed
+        self.asked_end = 0  # end of the stream when a client asked last: what it is told of counts all up to there
         self.is_deleted = False
         self.is_told_lost = False  # rows of its config were refused: all is to be written
         self.priorities = priorities
