@@ -53,6 +53,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT)(\d{1,2})(:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-
 """What Go's `time.Parse` takes as RFC 3339."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SCHEDULE = b"Nats-Schedule"
+_LINE = b"\r\nNats-Schedule:"
 _TARGET, _SOURCE = b"Nats-Schedule-Target", b"Nats-Schedule-Source"
 _TTL, _ROLLUP, _ZONE = b"Nats-Schedule-TTL", b"Nats-Schedule-Rollup", b"Nats-Schedule-Time-Zone"
 _NEXT, _SCHEDULER = b"Nats-Schedule-Next", b"Nats-Scheduler"
@@ -134,6 +135,14 @@ def parsed(fields: dict[bytes, bytes]) -> Schedule | int:
         return verdicts.BAD_SCHEDULE
     named = (fields.get(name, b"") for name in (_TARGET, _SOURCE, _TTL, _ROLLUP))
     return Schedule(max(due_us, 1), *named)
+
+
+def due_us_of(block: bytes) -> int:
+    """Return the time of a stored schedule, by its header block; 0: it is none. It may still be invalid otherwise."""
+    begin = block.find(_LINE) + len(_LINE)
+    pattern = block[begin : block.find(b"\r\n", begin)].strip() if begin >= len(_LINE) else b""
+    due_us = time_us(pattern[len(_AT) :]) if pattern.startswith(_AT) else None
+    return 0 if due_us is None else max(due_us, 1)
 
 
 def _of_schedule(found: Schedule, fields: dict[bytes, bytes], subject: bytes, rules: ScheduleRules) -> int:

@@ -23,6 +23,7 @@ import msgspec
 
 from penstock.base.config import Durability, Storage, StreamConfig
 from penstock.base.errors import RemoteError
+from penstock.live.row_set import NONE, RowSet
 from penstock.messages import (
     AlterStreamRequest,
     AppendOnceRequest,
@@ -242,15 +243,19 @@ class Promises:
             for raw in batches:
                 rows = ReadRows(raw)
                 there.update(zip(rows.offsets, rows.values, strict=True))
-            self._compare(history, look, there)
+            limited = inspector.limit(broker.node, history.stream_id, history.partition)
+            self._compare(history, look, there, NONE if limited is None else limited.hidden)
 
     @staticmethod
-    def _compare(history: PartitionHistory, look: inspector.PartitionLook, there: Mapping[int, bytes]) -> None:
+    def _compare(
+        history: PartitionHistory, look: inspector.PartitionLook, there: Mapping[int, bytes], hidden: RowSet
+    ) -> None:
         config = history.config
         may_go = config.compact or config.allow_message_ttl or config.allow_rollup or config.is_consumed
         for offset, name in history.known.items():
             value = there.get(offset)
-            if value is None and (may_go or offset < look.log_start):
+            is_gone = value is None or (not value and offset in hidden)  # erased in place, or with its batch
+            if is_gone and (may_go or offset < look.log_start):
                 continue
             if config.is_consumed and value == b"":  # erased: it only covers its offset
                 continue

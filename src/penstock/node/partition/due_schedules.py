@@ -19,7 +19,7 @@ from penstock.batch.header import MAY_ROLL_UP, BatchHeader
 from penstock.commitlog import LogView, SubjectQueries, rows_at
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import HeaderRequests
-from penstock.ingest.schedules import Schedule, ScheduleRules, fields_of, parsed, sent_headers
+from penstock.ingest.schedules import Schedule, ScheduleRules, due_us_of, fields_of, parsed, sent_headers
 from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.expiry_blocks import Block, ExpiryBlocks, Nearest, NextRows
 from penstock.node.partition.log_queries import Query
@@ -145,8 +145,7 @@ class FindDue(Query):
         """Return the times of these rows, 0 of what is no live schedule."""
         found = []
         for offset, block in zip(rows.column("offset").to_pylist(), rows.column("headers").to_pylist(), strict=True):
-            schedule = 0 if offset in self._hidden else parsed(fields_of(block))
-            found.append(schedule.due_us if isinstance(schedule, Schedule) else 0)
+            found.append(0 if offset in self._hidden else due_us_of(block))
         return found
 
     # Schedules that are due
