@@ -152,7 +152,7 @@ async def test_it_waits_for_new_messages_and_through_a_restart_of_the_server(ser
         await publish(server, "1")
         ((message),) = await waiting
         await message.ack_sync()
-        server.stop()
+        server.kill()
         server.start()
         await publish(server, "2")
         (message,) = await taken(queued, 1)

@@ -266,7 +266,7 @@ class Queue(OfThisProcess):
             found = await self._ready.get()
             if found is not None:
                 return found
-            if not self._running or self._is_closed or self._failure is not None:
+            if not self._running or self._failure is not None:
                 if self._ready.empty():
                     self._ready.put_nowait(None)  # for other tasks that iterate
                 break
