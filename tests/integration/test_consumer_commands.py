@@ -151,6 +151,9 @@ async def test_the_commands(broker: BrokerProcess) -> None:
     assert "paused until it is resumed" in run(broker, "pause", "orders", "c")
     assert "penstock consumer resume orders c" in run(broker, "info", "orders", "c")
     assert "paused" in run(broker, "ls")
+    environment = {"PENSTOCK_SERVER": broker.client_address, "COLUMNS": "200"}
+    assert "1, 1 paused" in CliRunner().invoke(app, ["stream", "show", "orders"], env=environment).output
+    assert "1 consumer, none is blocked; 1 paused" in CliRunner().invoke(app, ["doctor"], env=environment).output
     assert "goes on; 3 messages are pending" in run(broker, "resume", "orders", "c")
     assert "is paused until 2" in run(broker, "pause", "orders", "c", "--for", "1h")
     run(broker, "reset", "orders", "c", "--to", "3", stdin="n\n", code=1)
