@@ -12,9 +12,9 @@ import pytest
 from nats.js.api import ConsumerConfig, StreamConfig
 
 import penstock
-from penstock.client.consume.queues import Queue, QueueMessage, queue_settings
 from penstock.client.publish.nats_client import StrictNatsClient
 from penstock.client.publish.publishing import connected_to
+from penstock.client.queues.queue import Queue, QueueMessage, queue_settings
 from tests.broker_process import NatsProcess, eventually, running_nats
 from tests.extent import each_change
 

@@ -176,7 +176,7 @@ def _refusal(place: ApiPlace, message: Msg) -> RemoteError:
 
 
 async def _is_there(place: ApiPlace, patience_s: float) -> None:
-    """Raise ConsumerNotFound if the consumer is gone, Unavailable if nobody says so for too long."""
+    """Raise ConsumerNotFound if the consumer is gone, Unavailable if no answer says so for too long."""
     try:
         await place.info(5.0)
     except Unavailable:
