@@ -34,7 +34,7 @@ _SOURCES = {
     "penstock.client.aio": ("connect", "Client"),
     "penstock.client.consume.consumers": ("Consumer",),
     "penstock.client.consume.groups": ("Groups",),
-    "penstock.client.consume.queues": ("Queue", "QueueMessage"),
+    "penstock.client.queues.queue": ("Queue", "QueueMessage"),
     "penstock.client.consume.stream_consumers": ("StreamConsumers",),
     "penstock.client.append.producing": ("Producer",),
     "penstock.client.append.staging": ("Staging",),

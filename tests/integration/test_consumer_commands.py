@@ -103,6 +103,31 @@ async def test_consumers_of_several_partitions_at_several_leaders(tmp_path: Path
             brokers.end()
 
 
+async def test_a_queue_without_acks_takes_what_is_there(broker: BrokerProcess) -> None:
+    async with aio.connect(broker.client_address) as client:
+        await client.create_stream("orders", "orders.*")
+        await client.publish("orders.a", b"1", key="k\r\n", headers={"A": "b"})
+        await client.publish("orders.b", b"2")
+        async with client.queue("orders", "all", acks="none", inactive_after=HOUR_S, follow=False) as queue:
+            found = [(one.subject, one.value, one.key, one.offset) async for one in queue]
+        assert found == [("orders.a", b"1", b"k\r\n", 0), ("orders.b", b"2", None, 1)]
+        (info,) = await client.consumers.all("orders")
+        assert (info.name, info.next_offset, info.pending) == ("all", 2, 0)
+
+
+def test_a_blocking_program_works_on_a_queue(broker: BrokerProcess) -> None:
+    with penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.*")
+        client.publish("orders.a", b"1")
+        with client.queue("orders", "work", acks="none", inactive_after=HOUR_S, follow=False) as queue:
+            for message in queue:
+                assert (message.value, message.partition, message.is_ended) == (b"1", 0, False)
+                message.ack()
+                assert message.is_ended
+        assert client.consumers.info("orders", "work").pending == 0
+        assert [one.value for one in client.consumers.peek("orders", "work")] == []
+
+
 async def test_the_commands(broker: BrokerProcess) -> None:
     async with aio.connect(broker.client_address) as client:
         await fill(client)
@@ -126,6 +151,9 @@ async def test_the_commands(broker: BrokerProcess) -> None:
     assert "paused until it is resumed" in run(broker, "pause", "orders", "c")
     assert "penstock consumer resume orders c" in run(broker, "info", "orders", "c")
     assert "paused" in run(broker, "ls")
+    environment = {"PENSTOCK_SERVER": broker.client_address, "COLUMNS": "200"}
+    assert "1, 1 paused" in CliRunner().invoke(app, ["stream", "show", "orders"], env=environment).output
+    assert "1 consumer, none is blocked; 1 paused" in CliRunner().invoke(app, ["doctor"], env=environment).output
     assert "goes on; 3 messages are pending" in run(broker, "resume", "orders", "c")
     assert "is paused until 2" in run(broker, "pause", "orders", "c", "--for", "1h")
     run(broker, "reset", "orders", "c", "--to", "3", stdin="n\n", code=1)

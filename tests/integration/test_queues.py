@@ -12,9 +12,9 @@ import pytest
 from nats.js.api import ConsumerConfig, StreamConfig
 
 import penstock
-from penstock.client.consume.queues import Queue, QueueMessage, queue_settings
 from penstock.client.publish.nats_client import StrictNatsClient
 from penstock.client.publish.publishing import connected_to
+from penstock.client.queues.queue import Queue, QueueMessage, queue_settings
 from tests.broker_process import NatsProcess, eventually, running_nats
 from tests.extent import each_change
 
@@ -152,7 +152,7 @@ async def test_it_waits_for_new_messages_and_through_a_restart_of_the_server(ser
         await publish(server, "1")
         ((message),) = await waiting
         await message.ack_sync()
-        server.stop()
+        server.kill()
         server.start()
         await publish(server, "2")
         (message,) = await taken(queued, 1)

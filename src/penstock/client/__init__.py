@@ -8,6 +8,7 @@ faces` generates it. The sub-packages, each of which may import those below it, 
 |------------|-------------------------------------------------------------------|
 | `bulk`     | large reads and writes for programs that split a log              |
 | `blocking` | the blocking API                                                  |
+| `queues`   | messages to work on, each in one client's hand until its ack       |
 | `consume`  | consumer groups, committed offsets and lag, tables by key         |
 | `publish`  | publishes over NATS, acks                                         |
 | `append`   | idempotent producers, staging                                     |
@@ -15,5 +16,6 @@ faces` generates it. The sub-packages, each of which may import those below it, 
 | `read`     | positions in the log, prefetching, raw responses to Arrow batches |
 | `link`     | connections, retries, leaders, errors, logins, TLS                |
 
-`values` and `errors` hold the public types, `checks` validates arguments, `publish_format` encodes publish headers.
+`values` and `errors` hold the public types, `checks` validates arguments, `publish_format` encodes publish headers,
+`consumer_config` the config of a consumer of JetStream's API.
 """

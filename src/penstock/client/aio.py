@@ -48,7 +48,6 @@ from penstock.client.checks import (
 from penstock.client.consume.consumers import Consumer, consumer_settings
 from penstock.client.consume.groups import Groups
 from penstock.client.consume.positions import GroupPositions
-from penstock.client.consume.queues import Queue, Source, queue_settings, sources_of
 from penstock.client.consume.stream_consumers import StreamConsumers
 from penstock.client.consume.tables import Table
 from penstock.client.errors import StreamChanged, StreamNotFound
@@ -61,6 +60,7 @@ from penstock.client.link.read_from import LEADER, ReadFrom, Which, read_from_of
 from penstock.client.link.tls import ClientTls, TlsOptions, plain, settled
 from penstock.client.publish.publications import Publications
 from penstock.client.publish_format import Ack, Acked, Value, a_kind, published
+from penstock.client.queues.queue import Queue, Source, queue_settings, sources_of
 from penstock.client.read import batches
 from penstock.client.read.decoding import Decode, decode_of, schemas_to_decode, typed_columns
 from penstock.client.read.filters import Filter

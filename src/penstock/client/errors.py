@@ -160,7 +160,7 @@ class NotABroker(Unavailable):
 
 
 class LateAck(OperationalError):  # noqa: N818
-    """Nobody took the ack: the message was given to another client meanwhile, or its consumer is gone."""
+    """The ack counts no more: the message was given to another client meanwhile, or its consumer is gone."""
 
 
 class OutcomeUnknown(OperationalError):  # noqa: N818

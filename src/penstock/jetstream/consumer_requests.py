@@ -1,9 +1,9 @@
 """Requests of the socket API about consumers: answered by what answers JetStream's API.
 
 Rules: a user is allowed by the consumer's name (`Authorization`), whatever the API's user may do; but a consumer reads
-as the API's user, whoever made it, so a new one needs the rights of both. A push consumer is made over NATS only: its
-messages go to a subject as the broker publishes them, with more rights on NATS than the user may have. The leader
-answers. An `ApiError` becomes an error of the socket API, with JetStream's code in its details.
+as the API's user, whichever user made it, so a new one needs the rights of both. A push consumer is made over NATS
+only: its messages go to a subject as the broker publishes them, with more rights on NATS than the user may have. The
+leader answers. An `ApiError` becomes an error of the socket API, with JetStream's code in its details.
 
 | operation | JetStream's              |
 |-----------|--------------------------|

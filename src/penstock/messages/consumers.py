@@ -26,7 +26,7 @@ ConsumerNameField = Annotated[str, msgspec.Meta(max_length=limits.CONSUMER_NAME_
 
 
 class ConsumerOperation(StrEnum):
-    """What is asked about the consumers of a partition."""
+    """An operation on the consumers of a partition."""
 
     LIST = "list"
     INFO = "info"

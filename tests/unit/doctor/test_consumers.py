@@ -1,66 +1,61 @@
-"""What is thought of consumers with acks, from their infos."""
+"""Which consumers the doctor warns of."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from penstock.base.config import RetentionPolicy
-from penstock.doctor.consumers import RESTING_US, StreamConsumers, judge_consumers
-from penstock.doctor.findings import Finding, Result
+from penstock.client.consume.stream_consumers import ConsumerInfo
+from penstock.doctor.consumers import ABANDONED_AFTER, judge_consumers
+from penstock.doctor.findings import SHOWN_MAX, Result
 
-NOW_US = 1_700_000_000_000_000  # 2023-11-14T22:13:20Z
-LONG_AGO = "2023-11-14T20:13:20.123456789Z"
-JUST_NOW = "2023-11-14T22:13:00Z"
-RESTING: dict[str, Any] = {
-    "name": "worker",
-    "created": "2023-11-01T00:00:00Z",
-    "delivered": {"consumer_seq": 3, "stream_seq": 3, "last_active": LONG_AGO},
-    "ack_floor": {"consumer_seq": 1, "stream_seq": 1},
-    "num_ack_pending": 2,
-    "num_pending": 5,
-    "num_waiting": 0,
-}
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+OLD = NOW - ABANDONED_AFTER - timedelta(seconds=1)
 
 
-def judged(*infos: dict[str, Any], retention: RetentionPolicy = RetentionPolicy.WORKQUEUE) -> list[Finding]:
-    return list(judge_consumers([StreamConsumers("jobs", retention, infos)], NOW_US))
+def consumer(**fields: Any) -> ConsumerInfo:
+    usual = ConsumerInfo(
+        name="billing", stream="orders", partition=0, created=OLD, is_push=False, is_durable=True,
+        ack_policy="explicit", filters=(), next_offset=5, acked_end=5, deliveries=5, pending=0, ack_pending=0,
+        redelivered=0, waiting=1, ack_pending_max=1_000, paused_until=None, last_delivered=OLD, order_by=None,
+        config={},
+    )  # fmt: skip
+    return usual._replace(**fields)
 
 
-def test_a_consumer_that_nobody_uses_and_that_keeps_messages_is_told() -> None:
-    (one,) = judged(RESTING)
-    assert (one.check, one.result) == ("consumers", Result.WARN)
-    text = "jobs/worker is not used since 1h 59m, and keeps 7 messages of a stream with retention workqueue"
-    assert one.found == f"{text} (2 of them were delivered and not acked)"
-    assert "docs/how-to/work-queues.md" in one.advice
-    (one,) = judged({**RESTING, "num_ack_pending": 0, "paused": True}, retention=RetentionPolicy.INTEREST)
-    assert one.found == "jobs/worker is paused since 1h 59m, and keeps 5 messages of a stream with retention interest"
+def test_consumers_that_work_are_counted() -> None:
+    assert [one.found for one in judge_consumers([], NOW)] == ["no consumers, none is blocked"]
+    (finding,) = judge_consumers([consumer(), consumer(paused_until=NOW)], NOW)
+    assert (finding.result, finding.found) == (Result.OK, "2 consumers, none is blocked; 1 paused")
+
+
+def test_a_consumer_that_waits_for_acks_is_told() -> None:
+    (finding,) = judge_consumers([consumer(ack_pending=1_000, pending=7, partition=2)], NOW)
+    assert finding.result is Result.WARN
+    assert "1000 messages wait for an ack" in finding.found
+    assert "penstock consumer info orders billing --partition 2" in finding.advice
+
+
+def test_a_durable_consumer_that_nobody_asks_is_told() -> None:
+    (finding,) = judge_consumers([consumer(pending=7, waiting=0)], NOW)
+    assert finding.result is Result.WARN
+    assert "penstock consumer delete orders billing" in finding.advice
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_waiting": 1},
-        {"push_bound": True},
-        {"num_pending": 0, "num_ack_pending": 0},
-        {"ack_floor": {"last_active": JUST_NOW}},
-        {"created": JUST_NOW, "delivered": {}},
-        {"created": "yesterday", "delivered": None},
-        {"created": "0001-01-01T00:00:00Z", "delivered": {"last_active": 5}},
-    ],
-)
-def test_one_that_is_used_keeps_nothing_or_says_no_time_is_well(changes: dict[str, Any]) -> None:
-    (one,) = judged({**RESTING, **changes})
-    assert (one.result, one.found) == (Result.OK, "none of 1 rests and keeps messages of its stream")
+    "fields",
+    [{"waiting": 1}, {"pending": 0}, {"is_push": True}, {"is_durable": False}, {"paused_until": NOW},
+     {"last_delivered": NOW}, {"last_delivered": None, "created": NOW}],
+)  # fmt: skip
+def test_one_that_is_asked_or_has_nothing_or_is_to_wait_is_not(fields: dict[str, Any]) -> None:
+    (finding,) = judge_consumers([consumer(**{"pending": 7, "waiting": 0, **fields})], NOW)
+    assert finding.result is Result.OK
 
 
-def test_an_hour_is_waited_for() -> None:
-    created = {**RESTING, "created": "2023-11-14T22:13:20Z", "delivered": {}}
-    at = StreamConsumers("jobs", RetentionPolicy.WORKQUEUE, [created])
-    results = [next(judge_consumers([at], NOW_US + us)).result for us in (RESTING_US - 1, RESTING_US)]
-    assert results == [Result.OK, Result.WARN]
-
-
-def test_in_a_stream_with_limits_a_consumer_keeps_nothing() -> None:
-    assert judged(RESTING, retention=RetentionPolicy.LIMITS) == []
+def test_many_are_counted() -> None:
+    many = [consumer(name=f"c{number}", ack_pending=1_000) for number in range(SHOWN_MAX + 3)]
+    findings = list(judge_consumers(many, NOW))
+    assert len(findings) == SHOWN_MAX + 1
+    assert "3 more" in findings[-1].found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -27,6 +28,7 @@ from penstock.cli.terminal.options import (
 if TYPE_CHECKING:
     from penstock.broker.security.nats_credentials import TlsFiles
     from penstock.client.blocking.client import Client
+    from penstock.client.consume.stream_consumers import ConsumerInfo
     from penstock.doctor.findings import Finding
     from penstock.doctor.identities import Identity
     from penstock.doctor.permissions import Nats
@@ -116,6 +118,8 @@ def doctor(
         infos = _reached(findings, "streams", lambda: client.streams(timeout=seconds)) if home.streams else []
         users = _reached(findings, "users", lambda: client.users.all(timeout=seconds))
         findings = [*_of_cluster(client, home, infos, users, seconds, data_dir or []), *findings]
+        if home.apis_served and infos is not None:
+            findings += _of_consumers(client, infos, seconds)
         has_users = users is not None and users.is_guarded
         at = _nats_at(client, home, nats, tls, seconds, has_users=has_users)
         who = with_login_of_broker(who, client.nats_urls if nats is None else ())
@@ -170,6 +174,28 @@ def _of_cluster(
         yield from judge_streams(infos, home.brokers, now_us, is_led=is_led)
     for data_dir in data_dirs:
         yield from judge_machine(data_dir, statuses)
+
+
+def _of_consumers(client: Client, infos: Sequence[StreamInfo], seconds: float) -> Iterator[Finding]:
+    """Judge the consumers of JetStream's API, of the first streams if there are very many."""
+    from datetime import UTC, datetime
+
+    from penstock.doctor.consumers import CHECK, STREAMS_ASKED_MAX, judge_consumers
+    from penstock.doctor.findings import unknown
+
+    found: list[ConsumerInfo] = []
+    failed: list[Finding] = []
+    streams = [info for info in infos if not info.config.is_internal]
+    for info in streams[:STREAMS_ASKED_MAX]:
+        some = _reached(failed, CHECK, partial(client.consumers.all, info, timeout=seconds))
+        found += some or ()
+        if failed:
+            break  # most likely the next ones fail, too, each at its time-out
+    yield from judge_consumers(found, datetime.now(UTC))
+    yield from failed
+    if len(streams) > STREAMS_ASKED_MAX:
+        text = f"only {STREAMS_ASKED_MAX} of {len(streams)} streams were looked at"
+        yield unknown(CHECK, text, "look at the others with `penstock consumer ls STREAM`")
 
 
 def _nats_at(

@@ -402,11 +402,13 @@ def show(
         info = client.stream(name, timeout=seconds)
         is_clustered = _is_clustered(client, info, seconds)
         live = _live_rows(client, info)
+        told = _told_consumers(client, info)
     if as_json:
         output.print_json(report.with_live(info, live))
         return
     console = output.console()
-    console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered, live=live) | shown_config(info)))
+    about = report.stream_pairs(info, is_clustered=is_clustered, live=live)
+    console.print(report.pairs(about | ({"consumers": told} if told else {}) | shown_config(info)))
     report.print_troubles(console, [info])
     if note := unfinished_note(info.config):
         say_note(note)
@@ -423,6 +425,21 @@ def _live_rows(client: Client, info: StreamInfo) -> list[LiveRowsInfo] | None:
         found = [one for one in client.live_rows(info, timeout=_COUNT_S) if one is not None]
         return found if len(found) == len(info.partitions) else None
     return None
+
+
+def _told_consumers(client: Client, info: StreamInfo) -> str:
+    """Return how many consumers of JetStream's API it has, and how many deliver nothing; empty: none, or unknown."""
+    from penstock.base.errors import PenstockError
+
+    with suppress(PenstockError):
+        found = client.consumers.all(info, timeout=_COUNT_S)
+        states = {
+            "paused": sum(one.paused_until is not None for one in found),
+            "full, waiting for acks": sum(one.is_full for one in found),
+        }
+        blocked = [f"{count} {state}" for state, count in states.items() if count]
+        return ", ".join([output.count_text(len(found)), *blocked]) if found else ""
+    return ""
 
 
 def _is_clustered(client: Client, info: StreamInfo, seconds: float) -> bool:

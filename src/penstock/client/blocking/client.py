@@ -34,17 +34,18 @@ from penstock.client.append.staged_runs import Published
 from penstock.client.append.staging import PublishedQuery, Staged
 from penstock.client.blocking.threads import LoopThread, PublishQueue, opened
 from penstock.client.checks import require
-from penstock.client.consume import consumers, groups, queues, stream_consumers, tables
-from penstock.client.consume.consumer_config import AckPolicy
+from penstock.client.consume import consumers, groups, stream_consumers, tables
 from penstock.client.consume.groups import Group, GroupConsumer, GroupOffset
 from penstock.client.consume.stream_consumers import ConsumerInfo
 from penstock.client.consume.tables import T
+from penstock.client.consumer_config import AckPolicy
 from penstock.client.link.credentials import Given
 from penstock.client.link.keywords import ConsumerOptions, PublishOptions, QueueConfig, StreamChanges, StreamOptions
 from penstock.client.link.of_this_process import OfThisProcess
 from penstock.client.link.read_from import ReadFrom, Which
 from penstock.client.link.tls import TlsOptions
 from penstock.client.publish_format import Ack, Acked, Value
+from penstock.client.queues import queue
 from penstock.client.read.batches import messages_of
 from penstock.client.read.decoding import Decode
 from penstock.client.read.filters import Filter
@@ -1093,7 +1094,7 @@ class Groups:
 class QueueMessage(OfThisProcess):
     """A message in this client's hand. End its turn with `ack`, `ack_sync`, `nak` or `term`, once."""
 
-    def __init__(self, queuemessage: queues.QueueMessage, thread: LoopThread) -> None:
+    def __init__(self, queuemessage: queue.QueueMessage, thread: LoopThread) -> None:
         self._queuemessage = queuemessage
         self._thread = thread
 
@@ -1129,12 +1130,12 @@ class QueueMessage(OfThisProcess):
 
     @property
     def deliveries(self) -> int:
-        """How often it was delivered, this time included; from 2 on it may have been worked on before."""
+        """Number of its deliveries, this one included; from 2 on it may have been worked on before."""
         return self._queuemessage.deliveries
 
     @property
     def pending(self) -> int:
-        """How many messages the consumer had not delivered yet."""
+        """Number of messages that the consumer had not delivered yet."""
         return self._queuemessage.pending
 
     @property
@@ -1157,7 +1158,7 @@ class QueueMessage(OfThisProcess):
     def ack_sync(self, *, timeout: float = 10.0) -> None:
         """Say that the work is done, and wait until the ack is stored: then the message does not come again.
 
-        LateAck: nobody took it. TimedOut: no answer; the ack may be stored.
+        LateAck: it counts no more. TimedOut: no answer; the ack may be stored.
         """
         self._thread.run(self._queuemessage.ack_sync(timeout=timeout))
 
@@ -1180,7 +1181,7 @@ class Queue(OfThisProcess):
     Made by `Client.queue`. Several tasks may iterate over one queue: each message goes to one of them.
     """
 
-    def __init__(self, queue: queues.Queue, thread: LoopThread) -> None:
+    def __init__(self, queue: queue.Queue, thread: LoopThread) -> None:
         self._queue = queue
         self._thread = thread
 

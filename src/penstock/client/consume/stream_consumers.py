@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.base.ids import PartitionId, TimestampUs
 from penstock.client.checks import fixed_place_of, whole_number
-from penstock.client.consume.consumer_config import ORDER_BY, AckPolicy, consumer_config
+from penstock.client.consumer_config import ORDER_BY, AckPolicy, consumer_config
 from penstock.client.link.link import Link
 from penstock.client.publish_format import a_kind
 from penstock.client.read.batches import messages_of

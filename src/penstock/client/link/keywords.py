@@ -20,7 +20,7 @@ from penstock.base.config import (
     Storage,
     SuspendDeletion,
 )
-from penstock.client.consume.consumer_config import AckPolicy
+from penstock.client.consumer_config import AckPolicy
 from penstock.client.link.read_from import ReadFrom, Which
 from penstock.client.values import Envelope, Start
 

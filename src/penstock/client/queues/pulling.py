@@ -17,6 +17,7 @@ is sent again after a while, for as long as the consumer may still be there; NAT
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _EXPIRES_S = 30.0
 _HEARTBEAT_S = 2.0
+_GIVE_BACK_S = 3.0
 _AGAIN_S = 0.25  # after an answer that no leader is there
 _PATIENCE_S = 60.0  # without any answer
 _NOT_FOUND = 10014
@@ -93,7 +95,8 @@ async def pulled(place: ApiPlace, batch: int, *, follow: bool) -> AsyncGenerator
     """Yield the messages of a consumer; without `follow`, up to where nothing is left. Errors as in the table."""
     connection = place.connection
     inbox = connection.new_inbox()
-    subscription = await connection.subscribe(inbox)
+    came: asyncio.Queue[Msg] = asyncio.Queue()  # bounded by the request: `batch` messages, and heartbeats
+    subscription = await connection.subscribe(inbox, cb=came.put)
     subject = f"{place.prefix}.CONSUMER.MSG.NEXT.{place.stream}.{place.consumer}"
     request: dict[str, Any] = {"batch": batch}
     if follow:
@@ -108,7 +111,8 @@ async def pulled(place: ApiPlace, batch: int, *, follow: bool) -> AsyncGenerator
             left = batch
             while left:
                 try:
-                    message = await subscription.next_msg(timeout=2 * _HEARTBEAT_S + 1.0)
+                    async with asyncio.timeout(2 * _HEARTBEAT_S + 1.0):
+                        message = await came.get()
                 except TimeoutError:
                     status = "503"
                 else:
@@ -133,16 +137,20 @@ async def pulled(place: ApiPlace, batch: int, *, follow: bool) -> AsyncGenerator
                 break
     finally:
         if not connection.is_closed:
-            await _give_back(subscription, inbox)
-            await subscription.unsubscribe()
+            await _give_back(subscription, came, inbox)
 
 
-async def _give_back(subscription: Subscription, inbox: str) -> None:
-    """Give back what has come and was not handed over, so that other clients get it at once."""
-    while subscription.pending_msgs:
-        message = await subscription.next_msg(timeout=1.0)
-        if not _status(message, inbox):
-            await message.nak()
+async def _give_back(subscription: Subscription, came: asyncio.Queue[Msg], inbox: str) -> None:
+    """End the subscription, and give back what has come until then, so that other clients get it at once."""
+    from nats.errors import Error as NatsError
+
+    with contextlib.suppress(TimeoutError, NatsError):  # then it comes again after `ack_wait`
+        async with asyncio.timeout(_GIVE_BACK_S):
+            await subscription.drain()  # type: ignore[no-untyped-call]
+        while not came.empty():
+            message = came.get_nowait()
+            if not _status(message, inbox):
+                await message.nak()
 
 
 def _status(message: Msg, inbox: str) -> str:
@@ -168,7 +176,7 @@ def _refusal(place: ApiPlace, message: Msg) -> RemoteError:
 
 
 async def _is_there(place: ApiPlace, patience_s: float) -> None:
-    """Raise ConsumerNotFound if the consumer is gone, Unavailable if nobody says so for too long."""
+    """Raise ConsumerNotFound if the consumer is gone, Unavailable if no answer says so for too long."""
     try:
         await place.info(5.0)
     except Unavailable:

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.base import limits
 from penstock.base.subjects import subject_mistake
 from penstock.client.checks import duration_s, seconds_of, whole_number
-from penstock.client.consume.consumer_config import consumer_config
-from penstock.client.consume.pulling import ApiPlace, pulled
+from penstock.client.consumer_config import consumer_config
 from penstock.client.errors import LateAck, TimedOut, Unavailable
 from penstock.client.link.of_this_process import OfThisProcess
 from penstock.client.publish_format import KEY_BASE64_HEADER, KEY_HEADER
+from penstock.client.queues.pulling import ApiPlace, pulled
 from penstock.messages import StreamInfo
 
 if TYPE_CHECKING:
@@ -87,12 +87,12 @@ class QueueMessage(OfThisProcess):
 
     @property
     def deliveries(self) -> int:
-        """How often it was delivered, this time included; from 2 on it may have been worked on before."""
+        """Number of its deliveries, this one included; from 2 on it may have been worked on before."""
         return int(self._message.metadata.num_delivered)
 
     @property
     def pending(self) -> int:
-        """How many messages the consumer had not delivered yet."""
+        """Number of messages that the consumer had not delivered yet."""
         return int(self._message.metadata.num_pending)
 
     @property
@@ -116,7 +116,7 @@ class QueueMessage(OfThisProcess):
     async def ack_sync(self, *, timeout: float = 10.0) -> None:
         """Say that the work is done, and wait until the ack is stored: then the message does not come again.
 
-        LateAck: nobody took it. TimedOut: no answer; the ack may be stored.
+        LateAck: it counts no more. TimedOut: no answer; the ack may be stored.
         """
         from nats.errors import Error as NatsError
         from nats.errors import NoRespondersError
@@ -266,7 +266,7 @@ class Queue(OfThisProcess):
             found = await self._ready.get()
             if found is not None:
                 return found
-            if not self._running or self._is_closed or self._failure is not None:
+            if not self._running or self._failure is not None:
                 if self._ready.empty():
                     self._ready.put_nowait(None)  # for other tasks that iterate
                 break
@@ -332,7 +332,7 @@ class Queue(OfThisProcess):
             if message is not None:
                 await self._give_back(message)
             raise
-        except BaseException as error:  # noqa: BLE001 (raised to whoever iterates)
+        except BaseException as error:  # noqa: BLE001 (raised to the caller that iterates)
             self._failure = error
         self._running -= 1
         await self._ready.put(None)
