@@ -170,6 +170,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     # JetStream's API sends its messages over NATS, in clear. UNSET: unless its files are encrypted
     nats_readable: bool | msgspec.UnsetType = msgspec.UNSET
     first_offset: int | msgspec.UnsetType = msgspec.UNSET  # of each partition's log. UNSET: 0. Cannot be altered
+    # Messages with Nats-Batch-Id are stored together, or none of them. UNSET: no, they are refused
+    allow_atomic: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -229,7 +231,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             msgspec.structs.force_setattr(self, "discard", msgspec.UNSET)
         for name in (
             "more_subjects", "former_subjects", "description", "metadata", "deny_delete", "deny_purge",
-            "discard_new_per_subject", "first_offset",
+            "discard_new_per_subject", "first_offset", "allow_atomic",
         ):  # fmt: skip
             if not getattr(self, name):  # UNSET is false, too
                 msgspec.structs.force_setattr(self, name, msgspec.UNSET)
@@ -267,6 +269,11 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Time to live of the marker that the last message of a subject leaves when it expires; 0: it leaves none."""
         ttl_ms = self.subject_delete_marker_ttl_ms
         return 0 if ttl_ms is msgspec.UNSET or ttl_ms is None else ttl_ms
+
+    @property
+    def allows_batches(self) -> bool:
+        """True if it takes atomic batches: messages that are stored together, or none of them."""
+        return self.allow_atomic is not msgspec.UNSET
 
     @property
     def denies_deletion(self) -> bool:
@@ -341,6 +348,7 @@ ALTERABLE = frozenset(
         "deny_purge",
         "subject_delete_marker_ttl_ms",
         "nats_readable",
+        "allow_atomic",
         "partitions",  # can only increase, alone or with
         "range_bounds",
     }
@@ -549,6 +557,8 @@ def _consequences(config: StreamConfig) -> list[str]:
         mistakes += [f"discard_new_per_subject: {one}" for one in _new_per_subject_mistakes(config)]
     if config.subject_delete_marker_ttl_ms is not msgspec.UNSET:
         mistakes += [f"subject_delete_marker_ttl_ms: {one}" for one in _marker_mistakes(config)]
+    if config.allows_batches:
+        mistakes += [f"allow_atomic: {one}" for one in _atomic_mistakes(config)]
     if config.denies_purge and config.allow_rollup:
         mistakes.append("deny_purge: a rollup purges; choose one of deny_purge and allow_rollup")
     mistakes += _split_mistakes(config)
@@ -564,6 +574,17 @@ def _subject_limit_mistakes(config: StreamConfig) -> Iterator[str]:
     if config.competes and (config.partitions > 1 or config.group is not None):
         text = "messages of a subject go to random partitions or streams of a group, and each would keep its own last"
         yield f"{text} ones; choose a partition_by that keeps a subject together, as 'token:N'"
+
+
+def _atomic_mistakes(config: StreamConfig) -> Iterator[str]:
+    """Yield what keeps a batch from one place in one log."""
+    if config.is_internal:
+        yield "an internal stream takes no messages from NATS"
+    if config.partitions > 1:
+        text = f"a batch is stored as a whole in one log, and the stream has {config.partitions} partitions"
+        yield f"{text}; choose one of the two"
+    if config.group is not None:
+        yield "each message of a batch would go to a random stream of the group; choose one of the two"
 
 
 def _marker_mistakes(config: StreamConfig) -> Iterator[str]:

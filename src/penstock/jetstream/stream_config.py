@@ -33,9 +33,9 @@ from penstock.metadata.image import StreamState
 
 KEPT = "_jetstream"
 """Key of a stream's metadata: what the API keeps of a config, as JSON. A stream without it was not made here."""
-API_LEVEL = 1
-"""JetStream's API level of this gateway; nats-server 2.11 has it, too."""
-API_VERSION = "2.11.0"
+API_LEVEL = limits.JETSTREAM_API_LEVEL
+"""JetStream's API level of this gateway; nats-server 2.12 has it, too."""
+API_VERSION = "2.12.0"
 REQUEST_BYTES_MAX = 256 * 1024  # headers and JSON of one request; a config with all that a stream may have is smaller
 
 BYTES_MIN = 64 * limits.KIB
@@ -129,7 +129,7 @@ FIELDS = (
         is_omitted=True,
     ),
     ConfigField("allow_msg_counter", "bool", False, "", is_omitted=True),
-    ConfigField("allow_atomic", "bool", False, "", is_omitted=True),
+    ConfigField("allow_atomic", "bool", False, "allow_atomic", is_omitted=True),
     ConfigField("allow_msg_schedules", "bool", False, "", is_omitted=True),
     ConfigField("allow_batched", "bool", False, "", is_omitted=True),
     ConfigField("persist_mode", "PersistModeType", "", "", choices=("", "default", "async"), is_omitted=True),
@@ -413,6 +413,7 @@ _FIELDS_HERE: Mapping[str, Callable[[Config], Any]] = {
     "deny_purge": lambda config: config["deny_purge"],
     "allow_rollup": lambda config: config["allow_rollup_hdrs"],
     "allow_message_ttl": lambda config: config["allow_msg_ttl"],
+    "allow_atomic": lambda config: config["allow_atomic"],
     "subject_delete_marker_ttl_ms": lambda config: config["subject_delete_marker_ttl"] // _NS_OF_MS or None,
     "metadata": _kept_metadata,
     "first_offset": lambda config: max(0, config["first_seq"] - 1),
@@ -435,6 +436,7 @@ _SOURCES = {
     "deny_purge": ("deny_purge",),
     "allow_rollup": ("allow_rollup_hdrs",),
     "allow_message_ttl": ("allow_msg_ttl",),
+    "allow_atomic": ("allow_atomic",),
     "subject_delete_marker_ttl_ms": ("subject_delete_marker_ttl",),
     "metadata": ("metadata", "allow_direct", "max_bytes", *_KEPT_LIMITS),
 }
@@ -509,6 +511,7 @@ def shown_config(state: StreamState) -> Config:
         "deny_purge": here.denies_purge,
         "allow_rollup_hdrs": here.allow_rollup,
         "allow_msg_ttl": here.allow_message_ttl,
+        "allow_atomic": here.allows_batches,
         "subject_delete_marker_ttl": here.marker_ttl_ms * _NS_OF_MS,
         "max_consumers": limited.consumers or -1,
         "consumer_limits": limited.told,
@@ -576,6 +579,7 @@ def json_config(config: Config) -> Config:
         if not (field.is_omitted and config[field.name] == field.default)
     }
     level = "1" if config["allow_msg_ttl"] or config["subject_delete_marker_ttl"] else "0"
+    level = "2" if config["allow_atomic"] else level
     shown["metadata"] = {
         **config["metadata"],
         "_nats.level": str(API_LEVEL),

@@ -98,6 +98,7 @@ CONFIG_FIELDS: Mapping[str, Version] = {
     "subject_delete_marker_ttl_ms": (0, 4),
     "nats_readable": (0, 4),
     "first_offset": (0, 4),
+    "allow_atomic": (0, 4),
 }
 
 OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3), Operation.REGISTER: (0, 4)}

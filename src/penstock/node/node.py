@@ -638,6 +638,7 @@ class Node:
         self._replicas.tick(now)
         self._decisions.resume(now.elapsed_us)
         self._expiries.tick(now.elapsed_us)
+        self._budget.batches.tick(now, self._outbox.step)
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
@@ -671,6 +672,7 @@ class Node:
             self._decisions.next_deadline_us,
             self._expiries.next_deadline_us,
             self._budget.refusals.next_deadline_us,
+            self._budget.batches.next_deadline_us,
         ):
             if deadline_us is not None and deadline_us < wake_us:
                 wake_us = deadline_us

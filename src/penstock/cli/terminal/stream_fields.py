@@ -315,6 +315,12 @@ FIELDS = (
         "Whether a message may delete all earlier ones, of its subject or of the stream, with the header Nats-Rollup. "
         "If not, such a message is refused.",
     ),
+    _switch(
+        "allow_atomic",
+        "--allow-atomic",
+        "Whether messages with the headers Nats-Batch-Id and Nats-Batch-Sequence are stored together, or none of them "
+        "(atomic batches of JetStream). If not, such a message is refused. The stream has one partition.",
+    ),
     Field(
         "encryption",
         "--encryption",

@@ -60,6 +60,7 @@ class StreamChanges(TypedDict, total=False):
     deny_purge: bool
     subject_delete_marker_ttl_ms: int | None
     nats_readable: bool
+    allow_atomic: bool
     partitions: int
     range_bounds: tuple[str, ...]
 
