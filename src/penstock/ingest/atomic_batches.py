@@ -45,7 +45,7 @@ MARK = b"\r\nNats-Batch-Id:"
 
 _IDLE_US = limits.ATOMIC_BATCH_IDLE_MS * 1_000
 _RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
-_REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *([^\r]*?) *\r\n")
+_REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level:[ \t]*([^\r]*?)[ \t]*(?=\r\n)")
 _LEVEL = re.compile(rb"[+-]?\d{1,9}")
 _SEQUENCE_MAX = 2**64 - 1
 _COMMITTED = b"Nats-Batch-Commit: 1\r\n\r\n"
@@ -238,6 +238,8 @@ class AtomicBatches:
             if (refused := self._too_much(batch, message)) is not None:
                 self._drop(batch_id)
                 return refused
+            if b"Nats-Required-Api-Level:" in message.headers:  # nats-server does not store it either
+                message = message._replace(headers=_REQUIRED_LEVEL.sub(b"", message.headers, count=1))
             batch.messages.append(message)
             batch.size_bytes += message.size_bytes
             self._all.size_bytes += message.size_bytes
