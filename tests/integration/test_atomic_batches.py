@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import nats
@@ -26,7 +27,7 @@ class Sent(NamedTuple):
 
     subject: str
     batch: tuple[str, object, str] | None = None
-    headers: dict[str, str] = {}
+    headers: Mapping[str, str] = MappingProxyType({})
     value: bytes = b"v"
 
 
@@ -98,7 +99,7 @@ STORY: dict[str, tuple[dict[str, Any], list[Sent]]] = {
             Sent("a", ("i" * 64, 1, "")),
             Sent("a", ("i" * 65, 1, "")),
             Sent("a", ("i" * 64, 2, "1")),
-            Sent("a", ("q\"\\", 1, "1")),
+            Sent("a", ('q"\\', 1, "1")),
         ],
     ),
     "interleaved": (
@@ -250,7 +251,9 @@ def brief(data: bytes) -> object:
 
 
 async def call(connection: Any, operation: str, request: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(await asked(connection, f"$JS.API.{operation}", json.dumps(request).encode(), {}))
+    found: dict[str, Any] = json.loads(
+        await asked(connection, f"$JS.API.{operation}", json.dumps(request).encode(), {})
+    )
     return found
 
 
@@ -281,6 +284,48 @@ async def of_nats(folder: Path) -> AsyncIterator[Any]:
             yield connection
         finally:
             await connection.close()
+
+
+async def limits_of(connection: Any) -> list[object]:
+    """Send batches at nats-server's limits, and messages of fast batches."""
+    await call(connection, "STREAM.CREATE.L", {"name": "L", "subjects": ["L.>"], **PLAIN})
+    told = []
+    for batch_id, sizes in (("most", 1_000), ("more", 1_001)):
+        for sequence in range(1, sizes):
+            await connection.publish(
+                "L.a", b"", headers={"Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(sequence)}
+            )
+        last = {"Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(sizes), "Nats-Batch-Commit": "1"}
+        told.append(brief(await asked(connection, "L.a", b"", last)))
+    for number in range(52):
+        headers = {"Nats-Batch-Id": f"open-{number}", "Nats-Batch-Sequence": "1"}
+        told.append(brief(await asked(connection, "L.b", b"", headers)))
+    for end in ("x.10.ok.1.0", "x.10.ok.2.1", "x.10.ok.3.2", "x", "x.10.ok.1.9"):
+        reply = f"{connection.new_inbox()}.{end}.$FI"
+        answers = await connection.subscribe(reply)
+        await connection.publish("L.c", b"", reply=reply)
+        told.append(brief((await answers.next_msg(TIMEOUT_S)).data))
+    info = await call(connection, "STREAM.INFO.L", {})
+    return [*told, info["state"]["messages"], info["state"]["last_seq"]]
+
+
+@each_change
+async def test_the_limits_are_those_of_nats_server(tmp_path: Path) -> None:
+    async with of_nats(tmp_path) as theirs, served(tmp_path) as ours:
+        assert await limits_of(ours) == await limits_of(theirs)
+
+
+@each_change
+async def test_a_batch_that_nobody_goes_on_with_is_abandoned(tmp_path: Path) -> None:
+    async with served(tmp_path) as connection:
+        await call(connection, "STREAM.CREATE.T", {"name": "T", "subjects": ["T.>"], **PLAIN})
+        advisories = await connection.subscribe(f"{ADVISORIES}T")
+        first = {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1"}
+        assert await asked(connection, "T.a", b"", first) == b""
+        told = json.loads((await advisories.next_msg(TIMEOUT_S)).data)
+        assert (told["batch"], told["reason"]) == ("b", "timeout")
+        last = {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "2", "Nats-Batch-Commit": "1"}
+        assert brief(await asked(connection, "T.a", b"", last)) == [400, 10176]
 
 
 @each_change

@@ -184,9 +184,9 @@ class Classified:
     and count the messages of those of `uncounted`.
     """
 
-    __slots__ = ("_batches", "_counted_from", "_fields", "_found_counts", "_found_lasts", "_has_envelopes", "_ids", "_is_added",
-                 "_key", "_key_end", "_lasts", "_lasts_before", "_log_start", "_mistyped", "_noted", "_number",
-                 "_opened", "_partition", "_refuses_subjects", "_room_bytes", "_room_rows", "_subject_max",
+    __slots__ = ("_batches", "_counted_from", "_fields", "_found_counts", "_found_lasts", "_has_envelopes", "_ids",
+                 "_is_added", "_key", "_key_end", "_lasts", "_lasts_before", "_log_start", "_mistyped", "_noted",
+                 "_number", "_opened", "_partition", "_refuses_subjects", "_room_bytes", "_room_rows", "_subject_max",
                  "_tracks_ids", "allows_rollups", "allows_ttls", "competes", "controls", "duplicates", "elsewhere",
                  "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "is_only", "misaddressed", "needs_ids",
                  "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows", "uncounted",
