@@ -85,7 +85,8 @@ BLOCKS = (
     | st.lists(LINES | st.binary(max_size=12), max_size=5).map(lambda lines: b"\r\n".join([b"NATS/1.0", *lines, b""]))
 )
 MESSAGES = st.lists(
-    st.tuples(SUBJECTS, st.none() | st.sampled_from([b"r", b"_INBOX.abc", b"a.1.$FI"]), BLOCKS, st.binary(max_size=30)), max_size=12
+    st.tuples(SUBJECTS, st.none() | st.sampled_from([b"r", b"_INBOX.abc", b"a.1.$FI"]), BLOCKS, st.binary(max_size=30)),
+    max_size=12,
 )
 FRAMES = st.lists(
     st.sampled_from([b"MSG", b"HMSG", b"PING", b" ", b"\r\n", b"\n", b"a.b", b"1", b"12", b"0", b"5", b"3", b"hello"])

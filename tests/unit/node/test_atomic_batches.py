@@ -47,9 +47,7 @@ def taking(**config: object) -> Broker:
 
 def told(broker: Broker) -> list[tuple[str, object]]:
     """What was published: error code, sequence, reason of an advisory, or empty; and forget it."""
-    found: list[tuple[str, object]] = []
-    for one in broker.acks:
-        found.append((one.reply, one.err_code or one.body.get("seq") or one.body.get("reason") or ""))
+    found = [(one.reply, one.err_code or one.body.get("seq") or one.body.get("reason") or "") for one in broker.acks]
     broker.acks.clear()
     return found
 

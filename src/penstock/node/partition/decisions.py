@@ -109,7 +109,7 @@ class DecideRows(Query):
         self._finish(hidden)
 
     def _end_with_batch(self) -> None:
-        """Decide on whole batches of the log only: readers are shown what is decided, and an atomic batch as a whole."""
+        """Decide on whole batches of the log only: readers are shown what is decided, atomic batches as a whole."""
         _, extent = self._view.batch_at(self.decided_end)
         if extent.base_offset > self.begin:
             self.decided_end = min(self.decided_end, extent.base_offset)
