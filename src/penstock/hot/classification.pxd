@@ -19,7 +19,6 @@ cdef unsigned char _ZERO
 cdef unsigned char _PLUS
 cdef unsigned char _MINUS
 cdef bytes _FAST
-cdef unsigned char _FAST_LAST
 cdef int _REFUSES_BATCHES
 cdef int _IS_BATCH
 cdef bytes _NONE
