@@ -145,6 +145,25 @@ async def _rollup(one: Publisher) -> str:
     return await one.acked({"Nats-Rollup": "all"}, "rolled.py")
 
 
+async def _batch(one: Publisher) -> str:
+    batch = {"Nats-Batch-Id": "b"}
+    answers = []
+    for number, more in enumerate(({}, {}, {"Nats-Batch-Commit": "1"}), 1):
+        headers = {**batch, "Nats-Batch-Sequence": str(number), **more}
+        answers.append((await one.nats.request("batched.py", b"x", timeout=30, headers=headers)).data)
+    assert answers[:2] == [b"", b""]
+    ack = json.loads(answers[2])
+    assert (ack["seq"], ack["batch"], ack["count"]) == (3, "b", 3)
+    return "yes"
+
+
+async def _fast(one: Publisher) -> str:
+    reply = f"{one.nats.new_inbox()}.b.10.ok.1.0.$FI"
+    answers = await one.nats.subscribe(reply)
+    await one.nats.publish("orders.py", b"x", reply=reply)
+    return str(json.loads((await answers.next_msg(timeout=30)).data)["error"]["err_code"])
+
+
 async def _told(one: Publisher) -> str:
     told = {
         "Nats-Scheduler": "orders.s",
@@ -201,7 +220,9 @@ PUBLISHING: dict[str, Try] = {
     "`Nats-TTL`, not a time": headed({"Nats-TTL": "soon"}, "short.py"),
     "`Nats-Rollup: sub`, `all`, on a stream with `--allow-rollup yes`": _rollup,
     "`Nats-Rollup`, on another stream": headed({"Nats-Rollup": "sub"}),
-    "`Nats-Batch-Id`, `Nats-Batch-Sequence`": headed({"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1"}),
+    "`Nats-Batch-Id`, `Nats-Batch-Sequence`, `Nats-Batch-Commit`, on a stream with `--allow-atomic yes`": _batch,
+    "`Nats-Batch-Id`, on another stream": headed({"Nats-Batch-Id": "b", "Nats-Batch-Sequence": "1"}),
+    "a reply subject that ends with `.$FI` (fast ingest)": _fast,
     "`Nats-Incr`": headed({"Nats-Incr": "+1"}),
     "`Nats-Schedule: @at …`, on a stream with `--allow-message-schedules yes`": headed(
         {"Nats-Schedule": "@at 2099-01-01T00:00:00Z", "Nats-Schedule-Target": "later.t"}, "later.py"
@@ -406,6 +427,7 @@ async def connected(broker: BrokerProcess) -> AsyncIterator[Publisher]:
         await client.create_stream("short", "short.>", allow_message_ttl=True)
         await client.create_stream("rolled", "rolled.>", allow_rollup=True)
         await client.create_stream("later", "later.>", allow_rollup=True, allow_message_schedules=True)
+        await client.create_stream("batched", "batched.>", allow_atomic=True)
         await client.create_stream("small", "small.>", max_message_bytes=1_000)
         await client.create_stream("sealed", "sealed.>")
         await client.seal_stream("sealed")

@@ -317,7 +317,6 @@ REFUSED = (
     ("republish", {"src": "a", "dest": "b"}),
     ("consumer_limits", {"max_ack_pending": -3}),
     ("allow_msg_counter", True),
-    ("allow_atomic", True),
     ("allow_msg_schedules", True),
     ("allow_batched", True),
     ("persist_mode", "async"),

@@ -67,6 +67,15 @@ LINES = st.sampled_from(
         b"Nats-Rollup: sub",
         b"Nats-Rollup: ALL",
         b"Nats-Rollup: others",
+        b"Nats-Batch-Id: x",
+        b"Nats-Batch-Id:",
+        b"Nats-Batch-Sequence: 1",
+        b"Nats-Batch-Commit: 1",
+        b"Nats-Incr: 1",
+        b"Nats-Incr: -12",
+        b"Nats-Incr: +",
+        b"Nats-Incr: x",
+        b"Nats-Incr:",
         b"",
     ]
 ) | st.binary(max_size=16).map(lambda text: b"Penstock-Key-Base64:" + text)
@@ -76,7 +85,8 @@ BLOCKS = (
     | st.lists(LINES | st.binary(max_size=12), max_size=5).map(lambda lines: b"\r\n".join([b"NATS/1.0", *lines, b""]))
 )
 MESSAGES = st.lists(
-    st.tuples(SUBJECTS, st.none() | st.sampled_from([b"r", b"_INBOX.abc"]), BLOCKS, st.binary(max_size=30)), max_size=12
+    st.tuples(SUBJECTS, st.none() | st.sampled_from([b"r", b"_INBOX.abc", b"a.1.$FI"]), BLOCKS, st.binary(max_size=30)),
+    max_size=12,
 )
 FRAMES = st.lists(
     st.sampled_from([b"MSG", b"HMSG", b"PING", b" ", b"\r\n", b"\n", b"a.b", b"1", b"12", b"0", b"5", b"3", b"hello"])
@@ -148,6 +158,7 @@ def test_scan(data: bytes, at: int, damage: bytes, cut: int, skip_bytes: int) ->
     st.booleans(),
     st.booleans(),
     st.tuples(st.integers(-1, 3), st.integers(0, 3), st.sampled_from([0, 7, 8]), st.booleans()),
+    st.integers(0, 2),
 )
 @settings(max_examples=examples(400))
 def test_verdicts(
@@ -164,6 +175,7 @@ def test_verdicts(
     allows_rollups: bool,
     has_others: bool,
     limited: tuple[int, int, int, bool],
+    batches: int,
 ) -> None:
     room_rows, subject_max, counted_from, refuses = limited
     subjects_max, known_from, log_start = known or (0, 0, 0)
@@ -181,6 +193,7 @@ def test_verdicts(
             {subject: len(subject) % 4 - 2 for subject, *_ in messages[::2]} if has_others else None, tracks_ids,
             room_rows, -1, subject_max, counted_from, refuses and subject_max > 0,
             {subject: len(subject) % 4 - 2 for subject, *_ in messages[::3]} if has_others else None,
+            batches=batches,
         )  # fmt: skip
         refused = [
             [(one.row, one.verdict, one.number, one.partition, one.is_answered, one.enveloped) for one in ones]

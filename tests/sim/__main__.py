@@ -127,7 +127,7 @@ def _explain(failed: RunResult, options: argparse.Namespace) -> None:
     _say(f"  python -m tests.sim --plan {path}")
 
 
-_OF_ONE_BROKER = (*mutants.MUTANTS, *mutants.MUTANTS_OF_EXPECTATIONS)
+_OF_ONE_BROKER = (*mutants.MUTANTS, *mutants.MUTANTS_OF_EXPECTATIONS, *mutants.MUTANTS_OF_BATCHES)
 """Mutants that one broker shows soonest."""
 
 _BROKEN = ("TypeError", "NameError", "AttributeError", "ImportError", "UnboundLocalError")

@@ -182,6 +182,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     first_offset: int | msgspec.UnsetType = msgspec.UNSET  # of each partition's log. UNSET: 0. Cannot be altered
     # Whether an ack of its consumers removes a message. UNSET: limits. Never to or from workqueue once it exists
     retention: RetentionPolicy | msgspec.UnsetType = msgspec.UNSET
+    # Messages with Nats-Batch-Id are stored together, or none of them. UNSET: no, they are refused
+    allow_atomic: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -243,7 +245,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             msgspec.structs.force_setattr(self, "retention", msgspec.UNSET)
         for name in (
             "more_subjects", "former_subjects", "description", "metadata", "deny_delete", "deny_purge",
-            "discard_new_per_subject", "first_offset", "allow_message_schedules",
+            "discard_new_per_subject", "first_offset", "allow_message_schedules", "allow_atomic",
         ):  # fmt: skip
             if not getattr(self, name):  # UNSET is false, too
                 msgspec.structs.force_setattr(self, name, msgspec.UNSET)
@@ -301,6 +303,10 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def drops_unwanted(self) -> bool:
         """True if a message that no consumer wants is never shown."""
         return self.retention is RetentionPolicy.INTEREST
+
+    def allows_batches(self) -> bool:
+        """True if it takes atomic batches: messages that are stored together, or none of them."""
+        return self.allow_atomic is not msgspec.UNSET
 
     @property
     def denies_deletion(self) -> bool:
@@ -377,6 +383,7 @@ ALTERABLE = frozenset(
         "allow_message_schedules",
         "nats_readable",
         "retention",  # from limits to interest and back
+        "allow_atomic",
         "partitions",  # can only increase, alone or with
         "range_bounds",
     }
@@ -593,6 +600,8 @@ def _consequences(config: StreamConfig) -> list[str]:
         mistakes += [f"allow_message_schedules: {one}" for one in _schedule_mistakes(config)]
     if config.is_consumed:
         mistakes += [f"retention: {one}" for one in _consumed_mistakes(config)]
+    if config.allows_batches:
+        mistakes += [f"allow_atomic: {one}" for one in _atomic_mistakes(config)]
     if config.denies_purge and config.allow_rollup:
         mistakes.append("deny_purge: a rollup purges; choose one of deny_purge and allow_rollup")
     mistakes += _split_mistakes(config)
@@ -608,6 +617,17 @@ def _subject_limit_mistakes(config: StreamConfig) -> Iterator[str]:
     if config.competes and (config.partitions > 1 or config.group is not None):
         text = "messages of a subject go to random partitions or streams of a group, and each would keep its own last"
         yield f"{text} ones; choose a partition_by that keeps a subject together, as 'token:N'"
+
+
+def _atomic_mistakes(config: StreamConfig) -> Iterator[str]:
+    """Yield what keeps a batch from one place in one log."""
+    if config.is_internal:
+        yield "an internal stream takes no messages from NATS"
+    if config.partitions > 1:
+        text = f"a batch is stored as a whole in one log, and the stream has {config.partitions} partitions"
+        yield f"{text}; choose one of the two"
+    if config.group is not None:
+        yield "each message of a batch would go to a random stream of the group; choose one of the two"
 
 
 def _marker_mistakes(config: StreamConfig) -> Iterator[str]:

@@ -16,6 +16,11 @@ cdef Py_ssize_t _HEADER_BLOCK_BYTES_MAX
 cdef Py_ssize_t _KEY_BYTES_MAX
 cdef unsigned char _COOKIE_BYTE
 cdef unsigned char _ZERO
+cdef unsigned char _PLUS
+cdef unsigned char _MINUS
+cdef bytes _FAST
+cdef int _REFUSES_BATCHES
+cdef int _IS_BATCH
 cdef bytes _NONE
 cdef bytes _LEADER
 cdef bytes _ALL
@@ -92,6 +97,7 @@ cdef class Classified:
     cdef Py_ssize_t _key_end
     cdef int64_t _number
     cdef int64_t _partition
+    cdef int _batches
 
     @cython.locals(
         group=MessageGroup,
@@ -204,7 +210,7 @@ cdef class Classified:
     cdef int note_rows(self, int64_t log_end) except -1
 
     @cython.locals(lasts=SubjectTable)
-    cdef int take_back(self, int64_t log_end) except -1
+    cpdef int take_back(self, int64_t log_end) except -1
 
     @cython.locals(one=RefusedMessage)
     cdef int _turn_away(self, Py_ssize_t row, int verdict, Py_ssize_t reply, Py_ssize_t reply_end) except -1
@@ -257,6 +263,7 @@ cpdef Classified classify(
     dict found_counts = *,
     bint is_only = *,
     bytes schedules = *,
+    int batches = *,
 )
 
 @cython.locals(out=Classified, opened=OpenedEnvelopes)
@@ -265,6 +272,11 @@ cpdef Classified close(MessageGroup group, bytes name, bint acks_replies, bint s
 cdef bint _has_status(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 
 cdef bint _is_flow_control(bytes text, Py_ssize_t begin, Py_ssize_t end) except -1
+
+cdef bint _is_of_fast_batch(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
+
+@cython.locals(at=Py_ssize_t)
+cdef bint _is_number(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 
 cdef bint _says(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, int64_t wanted) noexcept
 

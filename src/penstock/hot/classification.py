@@ -30,6 +30,13 @@ the offset of the first; the id of a message that becomes a row is known from th
 | FULL_ROWS       | would exceed the limit in messages                         |                        |
 | FULL_BYTES      | would exceed the limit in bytes                            |                        |
 | FULL_SUBJECT    | is on a subject that has as many messages as it may        |                        |
+| NO_BATCHES      | is of an atomic batch, and the stream does not allow any   |                        |
+| BATCH_OUTSIDE   | names an atomic batch in its envelope                      |                        |
+| BATCH_LAST_ID   | is of an atomic batch, and expects a last message id       |                        |
+| BATCH_SEQUENCE  | expects a sequence that its own batch has changed          |                        |
+| NO_COUNTERS     | increments a counter                                       |                        |
+| BAD_INCR        | increments a counter by what is no number                  |                        |
+| NO_FAST_BATCHES | is of a fast batch, as its reply subject says              |                        |
 | CLOSED          | came while nothing is stored                               |                        |
 | ELSEWHERE       | is a duplicate of a message in another partition           | sequence of the first  |
 
@@ -103,7 +110,18 @@ BAD_SCHEDULE_ROLLUP = 35
 BAD_SOURCE = 36
 BAD_SCHEDULER = 37
 BAD_TIME_ZONE = 38
-LAST = BAD_TIME_ZONE
+NO_BATCHES = 39
+BATCH_OUTSIDE = 40
+BATCH_LAST_ID = 41
+BATCH_SEQUENCE = 42
+NO_COUNTERS = 43
+BAD_INCR = 44
+NO_FAST_BATCHES = 45
+LAST = NO_FAST_BATCHES
+
+REFUSES_BATCHES = 0
+TAKES_BATCHES = 1  # apart from this group, in which there is none
+IS_BATCH = 2  # this group is one: all of it is stored, or nothing
 
 _DUPLICATE = -1
 _UNDECIDED = -2
@@ -124,6 +142,8 @@ _HEADER_BLOCK_BYTES_MAX = limits.HEADER_BLOCK_BYTES_MAX
 _KEY_BYTES_MAX = limits.KEY_BYTES_MAX
 _COOKIE_BYTE = envelope.COOKIE[0]
 _ZERO = 0x30
+_PLUS = 0x2B
+_MINUS = 0x2D
 _NONE = b"none"
 _LEADER = b"leader"
 _ALL = b"all"
@@ -138,6 +158,9 @@ _FLOW_CONTROL_SUBJECT_BYTES_MAX = limits.FLOW_CONTROL_SUBJECT_BYTES_MAX
 _CRLF = b"\r\n"
 _PUB = b"PUB "
 _NOTHING = b" 0\r\n\r\n"
+_FAST = b".$FI"  # end of the reply subject of a message of a fast batch
+_REFUSES_BATCHES = REFUSES_BATCHES
+_IS_BATCH = IS_BATCH
 
 
 class RefusedMessage:
@@ -171,9 +194,9 @@ class Classified:
     of the subjects `unknown`, and count the messages of those of `uncounted`, or check what concerns schedules.
     """
 
-    __slots__ = ("_counted_from", "_fields", "_found_counts", "_found_lasts", "_has_envelopes", "_ids", "_is_added",
-                 "_key", "_key_end", "_lasts", "_lasts_before", "_log_start", "_mistyped", "_noted", "_number",
-                 "_opened", "_partition", "_refuses_subjects", "_room_bytes", "_room_rows", "_schedules",
+    __slots__ = ("_batches", "_counted_from", "_fields", "_found_counts", "_found_lasts", "_has_envelopes", "_ids",
+                 "_is_added", "_key", "_key_end", "_lasts", "_lasts_before", "_log_start", "_mistyped", "_noted",
+                 "_number", "_opened", "_partition", "_refuses_subjects", "_room_bytes", "_room_rows", "_schedules",
                  "_subject_max", "_tracks_ids", "allows_rollups", "allows_ttls", "competes", "controls", "duplicates",
                  "elsewhere", "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "is_only",
                  "misaddressed", "needs_ids", "needs_lasts", "needs_schedules", "other_stream", "refused",
@@ -224,6 +247,7 @@ class Classified:
         self.flow_replies: bytearray | None = None
         self.rollup_row = self._key = self._key_end = -1  # the latter two: of the last row checked
         self._number = self._partition = 0  # of the present verdict
+        self._batches = _REFUSES_BATCHES
 
     def take(
         self,
@@ -269,7 +293,12 @@ class Classified:
                 reply = reply_end = -1
             value = numbers[at + places.VALUE]
             value_end = numbers[at + places.VALUE + 1]
-            verdict = CLOSED if is_closed else self._of_fields(text, row, level, log_end + out.count)
+            if is_closed:
+                verdict = CLOSED
+            elif _is_of_fast_batch(text, numbers[at + places.REPLY], numbers[at + places.REPLY + 1]):
+                verdict = NO_FAST_BATCHES
+            else:
+                verdict = self._of_fields(text, row, level, log_end + out.count)
             if verdict == 0:
                 verdict = self._of_sizes(row, value_end - value, headers_end - headers, message_bytes_max)
             if verdict == 0 and looks_at_subjects and not subjects.is_plain(text, subject, subject_end):
@@ -414,6 +443,10 @@ class Classified:
             return verdict
         if fields.unsupported:
             return UNSUPPORTED
+        if fields.batch_end > fields.batch >= 0 and self._batches != _IS_BATCH:
+            return NO_BATCHES if self._batches == _REFUSES_BATCHES else BATCH_OUTSIDE
+        if fields.incr_end > fields.incr >= 0:  # an empty one counts as none, as in JetStream
+            return NO_COUNTERS if _is_number(text, fields.incr, fields.incr_end) else BAD_INCR
         if level == _LEVEL_UNKNOWN:
             return BAD_ACK
         if self.competes and self._asks_the_log(row):
@@ -435,6 +468,8 @@ class Classified:
         ):
             self._number = last_sequence
             return WRONG_SEQUENCE
+        if expects and self._batches == _IS_BATCH and self.rows.count > 0:
+            return BATCH_SEQUENCE
         verdict = self._of_ids(self.group.data, last_sequence) if fields.id >= 0 or fields.last_id >= 0 else 0
         if verdict == 0 and (fields.is_schedule or fields.ends_schedule):
             verdict = self._of_schedule(row)
@@ -514,6 +549,8 @@ class Classified:
             return UNKNOWN_LAST
         if last < self._log_start and self._is_added:
             return UNKNOWN_LAST
+        if self._batches == _IS_BATCH and last >= offset - self.rows.count:
+            return BATCH_SEQUENCE
         self._number = last + 1 if last >= self._log_start else 0
         return 0 if _says(text, fields.subject_sequence, fields.subject_sequence_end, self._number) else WRONG_SEQUENCE
 
@@ -595,6 +632,8 @@ class Classified:
         fields = self._fields
         has_id = fields.id >= 0 and fields.id_end > fields.id
         expects_id = fields.last_id >= 0 and fields.last_id_end > fields.last_id  # an empty one counts as none
+        if expects_id and self._batches == _IS_BATCH:
+            return BATCH_LAST_ID
         if not self._tracks_ids:
             return UNTRACKED if expects_id else 0
         if self._ids is None:
@@ -720,6 +759,7 @@ def _all_pass(group: MessageGroup, acks_replies: bool, message_bytes_max: int, s
             numbers[at + places.HEADERS] >= 0
             or size > message_bytes_max
             or (numbers[at + places.REPLY] >= 0 and not acks_replies)
+            or _is_of_fast_batch(text, numbers[at + places.REPLY], numbers[at + places.REPLY + 1])
             or (size > 0 and text[numbers[at + places.VALUE]] == _COOKIE_BYTE)  # perhaps an envelope
         ):
             return False
@@ -743,6 +783,7 @@ def _all_pass_plain(group: MessageGroup, acks_replies: bool, message_bytes_max: 
     numbers = group.numbers
     if (
         envelope.COOKIE in group.data
+        or _FAST in group.data
         or not acks_replies
         or skips_reserved
         or max(numbers[places.HEADERS :: places.STRIDE], default=-1) >= 0
@@ -782,6 +823,7 @@ def classify(
     found_counts: dict[bytes, int] | None = None,
     is_only: bool = True,
     schedules: bytes | None = None,
+    batches: int = REFUSES_BATCHES,
 ) -> Classified:
     """Check `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
 
@@ -796,6 +838,7 @@ def classify(
     a row. `found_counts`: what was counted below `lasts`; -2: that failed. `is_only`: there is no other partition.
     `schedules`: a verdict for each message, of which those with headers of JetStream's scheduler count; None: they are
     to be checked first. IndexError: it has another length.
+    `batches`: REFUSES_BATCHES, TAKES_BATCHES or IS_BATCH; of a batch nothing is added if a message is no row.
     """
     has_room = (room_rows < 0 or group.count <= room_rows) and (
         room_bytes < 0 or len(group.data) + _ROW_BYTES * group.count <= room_bytes
@@ -825,9 +868,11 @@ def classify(
     out._room_bytes = room_bytes  # noqa: SLF001
     out._subject_max, out._counted_from = subject_max, counted_from  # noqa: SLF001
     out._refuses_subjects, out._found_counts = refuses_subjects, found_counts  # noqa: SLF001
+    out._batches = batches  # noqa: SLF001
     out.take(name, acks_replies, message_bytes_max, skips_reserved, log_end, False, acks_envelopes)
     out.note_rows(log_end)
-    if out.needs_ids or out.needs_lasts or out.needs_schedules:
+    has_missing = batches == _IS_BATCH and out.rows.count < group.count
+    if out.needs_ids or out.needs_lasts or out.needs_schedules or has_missing:
         out.take_back(log_end)
     return out
 
@@ -852,6 +897,26 @@ def _has_status(text: bytes, begin: int, end: int) -> bool:
 def _is_flow_control(text: bytes, begin: int, end: int) -> bool:
     """True if text[begin:end] is a subject on which JetStream expects the answer to a flow control request."""
     return memory.begins(text, begin, end, _FLOW_CONTROL) and subjects.is_plain(text, begin, end)
+
+
+def _is_of_fast_batch(text: bytes, begin: int, end: int) -> bool:
+    """True if the reply subject text[begin:end] is one of JetStream's fast batches; begin -1: there is none."""
+    # Numbers, no names: this is asked for every message.
+    if end - begin <= 4 or text[end - 1] != 0x49:
+        return False
+    return memory.begins(text, end - 4, end, _FAST)
+
+
+def _is_number(text: bytes, begin: int, end: int) -> bool:
+    """True if text[begin:end] is an integer in decimal digits, with or without a sign."""
+    if text[begin] == _PLUS or text[begin] == _MINUS:
+        begin += 1
+    if begin == end:
+        return False
+    for at in range(begin, end):  # noqa: SIM110 (a generator is no C loop)
+        if not _ZERO <= text[at] < _ZERO + 10:
+            return False
+    return True
 
 
 def _says(text: bytes, begin: int, end: int, wanted: int) -> bool:

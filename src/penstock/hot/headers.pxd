@@ -20,14 +20,22 @@ cdef Py_ssize_t _TOMBSTONE
 cdef Py_ssize_t _SCHEDULE_NEXT
 cdef Py_ssize_t _SCHEDULER
 cdef bytes _SCHEDULE
+cdef Py_ssize_t _BATCH
+cdef Py_ssize_t _BATCH_SEQUENCE
+cdef Py_ssize_t _BATCH_COMMIT
+cdef Py_ssize_t _INCR
 cdef unsigned char _COLON
 cdef bytes _CRLF
 
 @cython.final
 cdef class HeaderFields:
     cdef readonly Py_ssize_t ack, ack_end
+    cdef readonly Py_ssize_t batch, batch_end
+    cdef readonly Py_ssize_t batch_commit, batch_commit_end
+    cdef readonly Py_ssize_t batch_sequence, batch_sequence_end
     cdef readonly Py_ssize_t encoded_key, encoded_key_end
     cdef readonly Py_ssize_t id, id_end
+    cdef readonly Py_ssize_t incr, incr_end
     cdef readonly Py_ssize_t key, key_end
     cdef readonly Py_ssize_t last_id, last_id_end
     cdef readonly Py_ssize_t other_subject, other_subject_end

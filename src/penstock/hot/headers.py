@@ -34,6 +34,10 @@ _HONOURED = (
     b"Penstock-Key-Base64",
     b"Penstock-Ack",
     b"Penstock-Tombstone",
+    b"Nats-Batch-Id",
+    b"Nats-Batch-Sequence",
+    b"Nats-Batch-Commit",
+    b"Nats-Incr",
 )
 _TOLD = (
     b"Nats-Schedule-Next",
@@ -78,6 +82,10 @@ _TOMBSTONE = _NAMES.index(b"Penstock-Tombstone:")
 _SCHEDULE_NEXT = _NAMES.index(b"Nats-Schedule-Next:")
 _SCHEDULER = _NAMES.index(b"Nats-Scheduler:")
 _SCHEDULE = b"Nats-Schedule"
+_BATCH = _NAMES.index(b"Nats-Batch-Id:")
+_BATCH_SEQUENCE = _NAMES.index(b"Nats-Batch-Sequence:")
+_BATCH_COMMIT = _NAMES.index(b"Nats-Batch-Commit:")
+_INCR = _NAMES.index(b"Nats-Incr:")
 
 _COLON = 0x3A
 _CRLF = b"\r\n"
@@ -89,11 +97,19 @@ class HeaderFields:
     __slots__ = (
         "ack",
         "ack_end",
+        "batch",
+        "batch_commit",
+        "batch_commit_end",
+        "batch_end",
+        "batch_sequence",
+        "batch_sequence_end",
         "encoded_key",
         "encoded_key_end",
         "ends_schedule",
         "id",
         "id_end",
+        "incr",
+        "incr_end",
         "is_schedule",
         "key",
         "key_end",
@@ -120,21 +136,24 @@ class HeaderFields:
         self.ack_end = self.encoded_key_end = self.id_end = self.key_end = self.last_id_end = -1
         self.sequence_end = self.stream_end = self.subject_sequence_end = self.tombstone_end = self.ttl_end = -1
         self.rollup_end = self.other_subject_end = -1
+        self.batch_end = self.batch_sequence_end = self.batch_commit_end = self.incr_end = -1
         self.clear()
 
     def clear(self) -> None:
         """Forget the last block."""
         self.ack = self.encoded_key = self.id = self.key = self.last_id = self.sequence = self.stream = -1
         self.subject_sequence = self.other_subject = self.tombstone = self.ttl = self.rollup = -1
+        self.batch = self.batch_sequence = self.batch_commit = self.incr = -1
         self.unsupported = self.is_schedule = self.ends_schedule = False
 
     def forget_publisher(self) -> None:
-        """Clear the ack and the expectations, which are the first publisher's, of a relayed message.
+        """Clear the ack, the expectations and the batch, which are the first publisher's, of a relayed message.
 
         It ends no schedule here, and is none: JetStream sends it.
         """
         self.unsupported = self.unsupported or self.is_schedule
         self.is_schedule = self.ends_schedule = False
+        self.batch = -1
         self.ack = self.stream = self.sequence = self.subject_sequence = self.other_subject = self.last_id = -1
 
     def read(self, text: bytes, begin: int, end: int) -> None:
@@ -199,6 +218,18 @@ class HeaderFields:
                 self.rollup, self.rollup_end = begin, end
         elif place == _SCHEDULE_NEXT or place == _SCHEDULER:  # noqa: SIM109 (a tuple is no C comparison)
             self.ends_schedule = True
+        elif place == _BATCH:
+            if self.batch < 0:
+                self.batch, self.batch_end = begin, end
+        elif place == _BATCH_SEQUENCE:
+            if self.batch_sequence < 0:
+                self.batch_sequence, self.batch_sequence_end = begin, end
+        elif place == _BATCH_COMMIT:
+            if self.batch_commit < 0:
+                self.batch_commit, self.batch_commit_end = begin, end
+        elif place == _INCR:
+            if self.incr < 0:
+                self.incr, self.incr_end = begin, end
         elif place < 0 and _is_request(text, line, colon):
             if memory.begins(text, line, colon, _SCHEDULE):
                 self.is_schedule = True

@@ -45,6 +45,9 @@ cdef class MessageGroup:
     @cython.locals(last=Py_ssize_t, size=Py_ssize_t, row=Py_ssize_t, at=Py_ssize_t, numbers="int32_t*")
     cpdef Py_ssize_t batch_end(self, Py_ssize_t start, Py_ssize_t rows_max, Py_ssize_t bytes_max) except -1
 
+    @cython.locals(out=MessageGroup, numbers="int32_t*", row=Py_ssize_t, at=Py_ssize_t)
+    cpdef MessageGroup part(self, Py_ssize_t begin, Py_ssize_t end)
+
     @cython.locals(
         size=Py_ssize_t, text="const unsigned char*", numbers="int32_t*", row=Py_ssize_t, at=Py_ssize_t,
         begin=Py_ssize_t, end=Py_ssize_t,

@@ -210,6 +210,23 @@ class MessageGroup:
             )  # fmt: skip
         return out
 
+    def part(self, begin: int, end: int) -> MessageGroup:
+        """Return the rows [begin, end), which have no key yet, as a group of the same bytes."""
+        if not 0 <= begin <= end <= self.count:
+            raise IndexError(f"rows {begin} to {end} of {self.count}")
+        out = MessageGroup(self.data)
+        numbers = self.numbers
+        for row in range(begin, end):
+            at = row * places.STRIDE
+            out.add(
+                numbers[at + places.SUBJECT], numbers[at + places.SUBJECT + 1],
+                numbers[at + places.REPLY], numbers[at + places.REPLY + 1],
+                numbers[at + places.HEADERS], numbers[at + places.HEADERS + 1],
+                numbers[at + places.VALUE], numbers[at + places.VALUE + 1],
+                -1, -1, -1, -1,
+            )  # fmt: skip
+        return out
+
     def drop_subject_prefix(self, prefix: bytes) -> None:
         """Take `prefix` off the subjects that begin with it and go on with a `$`."""
         size = len(prefix)

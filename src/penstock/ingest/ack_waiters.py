@@ -20,6 +20,7 @@ from penstock.hot.acks import (
 )
 from penstock.hot.classification import RefusedMessage
 from penstock.hot.message_group import MessageGroup
+from penstock.hot.refusals import answers_alike
 from penstock.ingest import acks
 from penstock.ingest.admission import AdmissionRules
 
@@ -115,6 +116,38 @@ class DuplicateWaiters(NamedTuple):
         return AckWaiters(self.replies, b"".join([record for record, _ in self.enveloped])).refusal_commands(
             rules, error
         )
+
+
+class BatchWaiter(NamedTuple):
+    """The publisher of an atomic batch: one ack tells its last message's sequence, and the number of messages."""
+
+    reply: bytes
+    batch_id: bytes
+    messages: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory in use."""
+        return len(self.reply) + len(self.batch_id)
+
+    @property
+    def acks_count(self) -> int:
+        """Number of waiting publishers."""
+        return 1
+
+    def ack_commands(self, rules: AdmissionRules, base_offset: int, timestamp_us: int, got: AckDetails) -> bytes:
+        """Return the `PUB` command; the batch's rows begin at `base_offset`."""
+        *which, fsynced, domain = got
+        tail = acks.batch_tail(acks.ack_tails(*which, domain)[fsynced], self.batch_id, self.messages)
+        return pubacks(rules.name, self.reply + b" ", base_offset + self.messages - 1, tail)
+
+    def refusal_commands(self, rules: AdmissionRules, error: acks.AckError) -> bytes:
+        """Return the `PUB` command that sends the error."""
+        return self.answer(acks.error_body(rules.name, error))
+
+    def answer(self, body: bytes) -> bytes:
+        """Return the `PUB` command that sends an error body."""
+        return answers_alike(self.reply + b" ", body)
 
 
 def again(group: MessageGroup, found: list[RefusedMessage], begin: int, end: int) -> DuplicateWaiters | None:

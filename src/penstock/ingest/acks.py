@@ -54,6 +54,76 @@ def wrong_last_sequence(last: int | str) -> AckError:
     return AckError(400, 10071, f"wrong last sequence: {last}")
 
 
+def sequence_in_batch() -> AckError:
+    """A message of an atomic batch expects a sequence that messages before it in the batch have changed."""
+    return AckError(400, 10164, "wrong last sequence")
+
+
+def atomic_disabled() -> AckError:
+    """The message is of an atomic batch, and the stream does not allow any."""
+    return AckError(400, 10174, "atomic publish is disabled")
+
+
+def batch_sequence_missing() -> AckError:
+    """The message has no place in its atomic batch."""
+    return AckError(400, 10175, "atomic publish sequence is missing")
+
+
+def batch_incomplete() -> AckError:
+    """The atomic batch is not known, or lacks a message."""
+    return AckError(400, 10176, "atomic publish batch is incomplete")
+
+
+def batch_header(header: str) -> AckError:
+    """A message of an atomic batch has a header that it cannot have."""
+    return AckError(400, 10177, f"atomic publish unsupported header used: {header}")
+
+
+def batch_id_invalid() -> AckError:
+    """The id of the atomic batch is too long."""
+    return AckError(400, 10179, "atomic publish batch ID is invalid")
+
+
+def api_level_required() -> AckError:
+    """The message requires a higher level of JetStream's API."""
+    return AckError(412, 10185, "JetStream minimum api level required")
+
+
+def batch_too_large(limit: str) -> AckError:
+    """The atomic batch has more messages, or bytes, than it may have."""
+    return AckError(400, 10199, f"atomic publish batch is too large: {limit}")
+
+
+def batch_commit_invalid() -> AckError:
+    """Nats-Batch-Commit is neither 1 nor eob."""
+    return AckError(400, 10200, "atomic publish batch commit is invalid")
+
+
+def batch_duplicate() -> AckError:
+    """A message of an atomic batch has the id of another one, in the batch or stored."""
+    return AckError(400, 10201, "atomic publish batch contains duplicate message id")
+
+
+def too_many_batches() -> AckError:
+    """Too many atomic batches are not committed yet, or take too much memory."""
+    return AckError(429, 10210, "atomic publish too many inflight")
+
+
+def counters_disabled() -> AckError:
+    """The message increments a counter, which streams do not have here."""
+    return AckError(400, 10168, "message counters is disabled")
+
+
+def increment_invalid() -> AckError:
+    """Nats-Incr is no number."""
+    return AckError(400, 10171, "message counter increment is invalid")
+
+
+def fast_disabled() -> AckError:
+    """The message is of a fast batch, which streams do not take here."""
+    return AckError(400, 10205, "batch publish is disabled")
+
+
 def wrong_stream() -> AckError:
     """Nats-Expected-Stream names another stream than the only one on the subject."""
     return AckError(400, 10060, "expected stream does not match")
@@ -163,6 +233,17 @@ def ack_tails(partition: int, leader_epoch: int, replicas: int, domain: str = ""
     got = b',"partition":%d,"epoch":%d,"replicas":%d,"fsynced":' % (partition, leader_epoch, replicas)
     end = b',"domain":"%b"}' % domain.encode() if domain else b"}"
     return got + b"false" + end, got + b"true" + end
+
+
+def batch_tail(tail: bytes, batch_id: bytes, count: int) -> bytes:
+    """Return the end of the PubAck of an atomic batch; `tail`: that of any message."""
+    told = msgspec.json.encode(batch_id.decode(errors="replace"))
+    return b',"batch":%b,"count":%d%b' % (told, count, tail)
+
+
+def empty_ack(reply: bytes) -> bytes:
+    """Return the `PUB` command that tells that a message of an atomic batch was received."""
+    return b"PUB %b 0\r\n\r\n" % reply
 
 
 def error_body(stream: bytes, error: AckError) -> bytes:

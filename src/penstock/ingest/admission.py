@@ -29,7 +29,11 @@ sequence, message id, last id, schedule, rollup, size.
 | `Nats-Rollup: sub|all`                    | deletes older ones, of its subject or all, if the stream allows it   |
 | `Nats-Schedule: @at TIME`, and others     | sent to another subject of the stream then, if it allows schedules   |
 | `Nats-Schedule…`, `Nats-Scheduler`        | (`ingest.schedules`)                                                 |
-| other `Nats-` names that request something | refused, without an effect: `Nats-Batch-`, …                         |
+| `Nats-Batch-Id`, `-Sequence`, `-Commit`   | stored with the others of its batch, or none of them, if the stream  |
+|                                           | allows atomic batches (`atomic_batches`)                             |
+| `Nats-Incr`                               | refused: there are no counters; so is a reply subject of a fast      |
+|                                           | batch, which ends with `.$FI`                                        |
+| other `Nats-` names that request something | refused, without an effect: `Nats-Batch-` of later versions, …       |
 | every other `Nats-` name                  | stored, no effect, as in JetStream                                   |
 | names that Penstock gives to what it      | stored, no effect                                                    |
 | delivers                                  |                                                                      |
@@ -126,6 +130,7 @@ class AdmissionRules:
     refuses_subjects: bool = False  # what comes beyond is refused, unless it is a rollup
     is_only: bool = True  # the stream has no other partition
     refuses_misfits: bool = False  # if values are checked at all; else they are counted
+    allows_batches: bool = False  # atomic ones
 
     @property
     def dedup(self) -> tuple[int | None, int]:
@@ -151,6 +156,7 @@ class AdmissionRules:
             competes=config.competes,
             is_only=config.partitions == 1,
             refuses_misfits=config.schema_check is SchemaCheck.REFUSE,
+            allows_batches=config.allows_batches,
             subject_max=config.admitted_per_subject,
             refuses_subjects=config.refuses_new_per_subject,
         )
@@ -199,6 +205,7 @@ class Admission(msgspec.Struct):
     misaddressed: list[tuple[bytes, bytes]] = []  # subject and reply of messages that name another stream
     misfits: int = 0  # rows that are stored though their values do not fit the schema
     mistyped: int = 0  # refused messages whose values do not fit it
+    refusal: bytes = b""  # of an atomic batch that is not stored: the error body
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count messages that are not stored."""
@@ -225,25 +232,27 @@ def admit(
     room: Room = ANY_ROOM,
     counted_from: int = 0,
     verdicts: bytes | None = None,
+    is_batch: bool = False,
 ) -> Admission:
     """Return the rows of `group` for a log from `log_start` to `log_end`. Pure, except that `ids` and `lasts` record
     the rows. `is_added`: an older partition may have earlier messages of a subject. `values`: has made the marks
     `mistyped` (`marks_of`), or counts misfits; None: values are not checked. `room`: of a
     stream that refuses what does not fit. `counted_from`: offset from which on the messages of a subject count.
     `verdicts`: on what concerns schedules in `group`; None: it is checked here, where there is any.
+    `is_batch`: an atomic batch, of which all messages become rows, or none; then `refusal` says why.
     """
     table, found_lasts, found_counts = (None,) * 3 if lasts is None else (lasts.table, lasts.found, lasts.found_counts)
     found = classify(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
         rules.acks_envelopes, ids, rules.dedup_window_us is not None, table, log_start, rules.allows_ttls,
         rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added, *room, rules.subject_max, counted_from,
-        rules.refuses_subjects, found_counts, rules.is_only, verdicts,
+        rules.refuses_subjects, found_counts, rules.is_only, verdicts, _mode(rules, is_batch=is_batch),
     )  # fmt: skip
     if found.needs_schedules:
         group, verdicts = schedules.checked(group, rules.scheduled)
         return admit(
             group, rules, log_end=log_end, log_start=log_start, ids=ids, lasts=lasts, is_added=is_added, values=values,
-            mistyped=mistyped, room=room, counted_from=counted_from, verdicts=verdicts,
+            mistyped=mistyped, room=room, counted_from=counted_from, verdicts=verdicts, is_batch=is_batch,
         )  # fmt: skip
     if found.needs_ids or found.needs_lasts:
         out = Admission(found.rows, needs_ids=found.needs_ids, needs_lasts=found.needs_lasts)
@@ -276,12 +285,60 @@ def admit(
             return acks.error_body(rules.name, acks.mistyped(reason))
         return _body(verdict, quoted, rules)
 
+    if is_batch:
+        is_wrapped = found.group is not group
+        outside = classification.BATCH_OUTSIDE
+        refusal = _body(outside, None, rules) if is_wrapped else batch_refusal(found, rules, body)
+        if refusal is not None:
+            found.take_back(log_end)
+            return Admission(MessageGroup(b""), refusal=refusal)
     admission = _admission(group, found, rules, REFUSED, body)
     admission.misfits, admission.lasts_since_rollup = misfits, lasts_since_rollup
     if mistyped is not None:
         refused = (mistyped[one.row] for one in found.refused if one.verdict == classification.MISTYPED)
         admission.mistyped = sum(mark != UNDECIDED for mark in refused)
     return admission
+
+
+def _mode(rules: AdmissionRules, *, is_batch: bool) -> int:
+    if is_batch:
+        return classification.IS_BATCH
+    return classification.TAKES_BATCHES if rules.allows_batches else classification.REFUSES_BATCHES
+
+
+def batch_refusal(found: Classified, rules: AdmissionRules, body_of: BodyOf) -> bytes | None:
+    """Return the error body for an atomic batch of which a message cannot be stored, by the first one; else None."""
+    refused = [*found.refused, *found.duplicates, *found.elsewhere]
+    first = min(refused, key=lambda one: one.row, default=None)
+    before = found.group.count if first is None else first.row
+    if (text := _rollup_mistake(found.group, before)) is not None:
+        return acks.error_body(rules.name, acks.rollup_failed(text))
+    if first is None:
+        if len(found.rows) == found.group.count:
+            return None
+        is_named = found.other_stream > 0
+        text = "a message of the batch is none that is stored"
+        return acks.error_body(rules.name, acks.wrong_stream() if is_named else acks.bad_request(text))
+    if first.verdict < 0 or first.verdict == classification.ELSEWHERE:
+        return acks.error_body(rules.name, acks.batch_duplicate())
+    return body_of(first.verdict, refusals.quoted_of(found.group, first)).replace(b"\0", b"%d" % first.number)
+
+
+def _rollup_mistake(group: MessageGroup, end: int) -> str | None:
+    """Return what is wrong with rollups before row `end` of an atomic batch: they may take away none of its own."""
+    if b"Nats-Rollup:" not in group.data:
+        return None
+    fields, subjects_before = HeaderFields(), set()
+    for row in range(end):
+        block = group.headers(row) or b""
+        fields.read(block, 0, len(block))
+        rollup = b"" if fields.rollup < 0 else block[fields.rollup : fields.rollup_end]
+        if rollup == b"all" and row:
+            return "batch rollup all invalid"
+        if rollup == b"sub" and group.subject(row) in subjects_before:
+            return "batch rollup sub invalid"
+        subjects_before.add(group.subject(row))
+    return None
 
 
 def marks_of(group: MessageGroup, values: ValueCheck) -> bytes | None:
@@ -297,7 +354,9 @@ def _count(marks: bytes | None) -> int:
 def refuse_all(group: MessageGroup, rules: AdmissionRules, error: acks.AckError, reason: str) -> Admission:
     """Refuse every message of `group` with `error`, because of what the broker cannot do now."""
     found = close(group, rules.name, rules.acks_replies, rules.skips_reserved, rules.acks_envelopes)
-    return _admission(group, found, rules, reason, lambda _verdict, _quoted: acks.error_body(rules.name, error))
+    out = _admission(group, found, rules, reason, lambda _verdict, _quoted: acks.error_body(rules.name, error))
+    out.refusal = acks.error_body(rules.name, error)
+    return out
 
 
 def _admission(
@@ -417,6 +476,21 @@ def _body(verdict: int, quoted: bytes | None, rules: AdmissionRules) -> bytes:
         case classification.BAD_EXPECTED:
             text = "Nats-Expected-Last-Subject-Sequence-Subject names a plain subject, in a stream of one partition"
             return acks.error_body(rules.name, acks.bad_request(text))
+        case classification.NO_BATCHES:
+            return acks.error_body(rules.name, acks.atomic_disabled())
+        case classification.BATCH_OUTSIDE:
+            text = "a message in an envelope cannot be part of an atomic batch"
+            return acks.error_body(rules.name, acks.bad_request(text))
+        case classification.BATCH_LAST_ID:
+            return acks.error_body(rules.name, acks.batch_header("Nats-Expected-Last-Msg-Id"))
+        case classification.BATCH_SEQUENCE:
+            return acks.error_body(rules.name, acks.sequence_in_batch())
+        case classification.NO_COUNTERS:
+            return acks.error_body(rules.name, acks.counters_disabled())
+        case classification.BAD_INCR:
+            return acks.error_body(rules.name, acks.increment_invalid())
+        case classification.NO_FAST_BATCHES:
+            return acks.error_body(rules.name, acks.fast_disabled())
         case classification.UNTRACKED:
             text = "Nats-Expected-Last-Msg-Id needs a stream with a dedup_window_ms, and this one has none"
             return acks.error_body(rules.name, acks.bad_request(text))

@@ -33,9 +33,9 @@ from penstock.metadata.image import StreamState
 
 KEPT = "_jetstream"
 """Key of a stream's metadata: what the API keeps of a config, as JSON. A stream without it was not made here."""
-API_LEVEL = 1
-"""JetStream's API level of this gateway; nats-server 2.11 has it, too."""
-API_VERSION = "2.11.0"
+API_LEVEL = limits.JETSTREAM_API_LEVEL
+"""JetStream's API level of this gateway; nats-server 2.12 has it, too."""
+API_VERSION = "2.12.0"
 REQUEST_BYTES_MAX = 256 * 1024  # headers and JSON of one request; a config with all that a stream may have is smaller
 
 BYTES_MIN = 64 * limits.KIB
@@ -129,7 +129,7 @@ FIELDS = (
         is_omitted=True,
     ),
     ConfigField("allow_msg_counter", "bool", False, "", is_omitted=True),
-    ConfigField("allow_atomic", "bool", False, "", is_omitted=True),
+    ConfigField("allow_atomic", "bool", False, "allow_atomic", is_omitted=True),
     ConfigField(
         "allow_msg_schedules",
         "bool",
@@ -427,6 +427,7 @@ _FIELDS_HERE: Mapping[str, Callable[[Config], Any]] = {
     "deny_purge": lambda config: config["deny_purge"],
     "allow_rollup": lambda config: config["allow_rollup_hdrs"],
     "allow_message_ttl": lambda config: config["allow_msg_ttl"],
+    "allow_atomic": lambda config: config["allow_atomic"],
     "subject_delete_marker_ttl_ms": lambda config: config["subject_delete_marker_ttl"] // _NS_OF_MS or None,
     "allow_message_schedules": lambda config: config["allow_msg_schedules"],
     "metadata": _kept_metadata,
@@ -451,6 +452,7 @@ _SOURCES = {
     "deny_purge": ("deny_purge",),
     "allow_rollup": ("allow_rollup_hdrs",),
     "allow_message_ttl": ("allow_msg_ttl",),
+    "allow_atomic": ("allow_atomic",),
     "subject_delete_marker_ttl_ms": ("subject_delete_marker_ttl",),
     "allow_message_schedules": ("allow_msg_schedules",),
     "metadata": ("metadata", "allow_direct", "max_bytes", *_KEPT_LIMITS),
@@ -536,6 +538,7 @@ def shown_config(state: StreamState) -> Config:
         "deny_purge": here.denies_purge,
         "allow_rollup_hdrs": here.allow_rollup,
         "allow_msg_ttl": here.allow_message_ttl,
+        "allow_atomic": here.allows_batches,
         "subject_delete_marker_ttl": here.marker_ttl_ms * _NS_OF_MS,
         "allow_msg_schedules": here.allows_schedules,
         "max_consumers": limited.consumers or -1,
@@ -604,7 +607,7 @@ def json_config(config: Config) -> Config:
         if not (field.is_omitted and config[field.name] == field.default)
     }
     level = "1" if config["allow_msg_ttl"] or config["subject_delete_marker_ttl"] else "0"
-    level = "2" if config["allow_msg_schedules"] else level
+    level = "2" if config["allow_msg_schedules"] or config["allow_atomic"] else level
     shown["metadata"] = {
         **config["metadata"],
         "_nats.level": str(API_LEVEL),

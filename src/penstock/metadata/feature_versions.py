@@ -100,6 +100,7 @@ CONFIG_FIELDS: Mapping[str, Version] = {
     "allow_message_schedules": (0, 4),
     "first_offset": (0, 4),
     "retention": (0, 4),
+    "allow_atomic": (0, 4),
 }
 
 OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3), Operation.REGISTER: (0, 4)}

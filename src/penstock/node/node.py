@@ -699,6 +699,7 @@ class Node:
         self._consumption.resume(now.elapsed_us)
         self._expiries.tick(now.elapsed_us)
         self._schedules.tick(now.elapsed_us)
+        self._budget.batches.tick(now, self._outbox.step)
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
@@ -735,6 +736,7 @@ class Node:
             self._expiries.next_deadline_us,
             self._schedules.next_deadline_us,
             self._budget.refusals.next_deadline_us,
+            self._budget.batches.next_deadline_us,
         ):
             if deadline_us is not None and deadline_us < wake_us:
                 wake_us = deadline_us

@@ -16,7 +16,7 @@ Answers have nats-server's fields, codes and texts; `tests/integration/test_jets
 
 | operation | here |
 |---|---|
-| `INFO` | API level 1 (nats-server 2.11); `memory` and `storage` are 0: `STREAM.LIST` has the sizes |
+| `INFO` | API level 2 (nats-server 2.12); `memory` and `storage` are 0: `STREAM.LIST` has the sizes |
 | `STREAM.CREATE`, `STREAM.UPDATE` | subjects that overlap another stream's are refused (10065), which `penstock stream create` allows; `num_replicas` and `first_seq` stay as at the creation |
 | `STREAM.INFO` | `subjects_filter` with `offset`, `deleted_details` (100,000 sequences); an answer above `max_payload` has fewer subjects, and their number as `limit` |
 | `STREAM.NAMES`, `STREAM.LIST` | 1,024 and 256 a page; the partitions of a stream are not listed; streams without a leader are in `missing`; `num_subjects` is in `STREAM.INFO` only |

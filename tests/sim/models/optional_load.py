@@ -15,6 +15,7 @@ from penstock.testing.simulation.checks.checks import Checks, PartitionHistory
 from tests.sim.checks.refusals import Refusals
 from tests.sim.checks.rights import Rights
 from tests.sim.models.admin_model import USERS, Ruling
+from tests.sim.models.batching import Batching
 from tests.sim.models.client_state import StreamGeneration
 from tests.sim.models.consuming import Consuming
 from tests.sim.models.expecting import Expecting
@@ -49,6 +50,7 @@ class OptionalLoad:
         self._imports, self._registers, self._marks = Act.IMPORT in acts, Act.SCHEMA in acts, Act.MARK in acts
         self._upgrades, self._expects = Act.LEVEL in acts, Act.EXPECT in acts
         self._consumes = Act.CONSUME in acts
+        self._batches = Act.BATCH in acts
         self.looks_up = Act.LAST in acts
         around.serves_api = Act.API in acts
         self._around = around
@@ -65,6 +67,7 @@ class OptionalLoad:
         self._upgrading: Upgrading | None = None
         self._expecting: Expecting | None = None
         self._gateway: GatewayLoad | None = None
+        self._batching: Batching | None = None
 
     def programs(self, count: int) -> list[SimClient]:
         """Return the clients c1, c2, … of the basic load; with users, c1 is the administrator's."""
@@ -106,6 +109,10 @@ class OptionalLoad:
             chance = self._random("expecting")
             self._expecting = Expecting(self._around, self._checks, refusals, self.brokers, ruler, chance)
             self.acts |= self._expecting.acts
+        if self._batches:
+            chance = self._random("batching")
+            self._batching = Batching(self._around, self._checks, refusals, self.brokers, ruler, chance)
+            self.acts |= self._batching.acts
         if self._around.serves_api:
             chance = self._random("API")
             self._gateway = GatewayLoad(self._around, self._checks, refusals, self.brokers, ruler, chance)
@@ -129,6 +136,8 @@ class OptionalLoad:
             self._consuming.create()
         if self._expecting is not None:
             self._expecting.create()
+        if self._batching is not None:
+            self._batching.create()
         if self._gateway is not None:
             self._gateway.create()
         if self._upgrading is not None:
@@ -144,6 +153,8 @@ class OptionalLoad:
             self._consuming.acted(broker)
         if self._expecting is not None:
             self._expecting.acted(broker)
+        if self._batching is not None:
+            self._batching.acted(broker)
         if self._gateway is not None:
             self._gateway.acted(broker)
         if self._upgrading is not None:
@@ -152,14 +163,17 @@ class OptionalLoad:
     @property
     def generations(self) -> list[StreamGeneration]:
         """The streams that the audit also reads."""
-        loads = (self._tenants, self._registering, self.marking, self._expecting, self._gateway, self._consuming)
+        loads = (
+            self._tenants, self._registering, self.marking, self._expecting, self._gateway, self._consuming,
+            self._batching,
+        )  # fmt: skip
         return [one for load in loads if load is not None for one in load.generations]
 
     def allow_unclean_election(self, stream_id: int) -> bool:
         """Allow an unclean leader election; return False if the stream is not part of this load."""
         there = (
             self._ruling, self._tenants, self._importing, self._registering, self.marking, self._expecting,
-            self._gateway, self._upgrading, self._consuming,
+            self._gateway, self._upgrading, self._consuming, self._batching,
         )  # fmt: skip
         return any(one.allow_unclean_election(stream_id) for one in there if one is not None)
 
@@ -179,6 +193,8 @@ class OptionalLoad:
             waits.append(self._consuming.waits_for(is_stuck))
         if self._expecting is not None:
             waits.append(self._expecting.waits_for(is_stuck))
+        if self._batching is not None:
+            waits.append(self._batching.waits_for(is_stuck))
         if self._gateway is not None:
             waits.append(self._gateway.waits_for(is_stuck))
         if self._upgrading is not None:
@@ -189,6 +205,8 @@ class OptionalLoad:
         """Check `__audit` and expectations after the audit of the logs."""
         if self._expecting is not None:
             self._expecting.check()
+        if self._batching is not None:
+            self._batching.check()
         if self._gateway is not None:
             self._gateway.check()
         if self._ruling is not None:

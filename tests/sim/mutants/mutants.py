@@ -1110,7 +1110,35 @@ MUTANTS_OF_GATEWAY = (
 """Mutants of JetStream's API; `tests/sim/test_gateway.py` has plans that find them within seconds."""
 
 
+MUTANTS_OF_BATCHES = (
+    Mutant(
+        "half of an atomic batch is stored",
+        _PARTITION,
+        "        refusal = self._write(admission.rows, 0, group.count, admission.flags, now, step, early, late)\n",
+        "        half = group.count - group.count // 2\n"
+        "        refusal = self._write(admission.rows, 0, half, admission.flags, now, step, early, late)\n",
+    ),
+    Mutant(
+        "an atomic batch is stored though it lacks a message",
+        "penstock.ingest.atomic_batches",
+        "        if sequence != kept + 1 or (sequence == 1 and message.commit is Commit.BEFORE_THIS):\n",
+        "        if sequence == 1 and message.commit is Commit.BEFORE_THIS:\n",
+    ),
+    Mutant(
+        "an atomic batch is shown before all of it is written",
+        _PARTITION,
+        "        refusal = self._write(admission.rows, 0, group.count, admission.flags, now, step, early, late)\n",
+        "        half = group.count // 2\n"
+        "        if half:\n"
+        "            refusal = self._write(admission.rows, 0, half, admission.flags, now, step, None, None)\n"
+        "        refusal = self._write(admission.rows, half, group.count, admission.flags, now, step, early, late)\n",
+    ),
+)
+"""Mutants of atomic batches."""
+
+
 _OTHERS = (
+    *MUTANTS_OF_BATCHES,
     *MUTANTS_OF_GATEWAY,
     *CLUSTER_MUTANTS,
     *MUTANTS_OF_SUBJECTS,

@@ -29,6 +29,7 @@ SCHEMA_OPERATIONS = 240
 MARK_OPERATIONS = 400
 CONSUME_OPERATIONS = 400
 EXPECT_OPERATIONS = 360
+BATCH_OPERATIONS = 200
 LEVEL_OPERATIONS = 80
 API_OPERATIONS = 400
 DURABILITY_OPERATIONS = 6
@@ -69,6 +70,7 @@ class Act(StrEnum):
     MARK = "mark"  # marks, messages and reads of the stream with companion logs
     CONSUME = "consume"  # rows of consumers, and messages, of the stream with logs of consumers
     EXPECT = "expect"  # writers of the same subjects, with expectations; deletions; streams that get full
+    BATCH = "batch"  # publishers of atomic batches
     LEVEL = "level"  # a broker becomes another version, the feature level is raised, or what is new is tried
     SUBJECTS = "subjects"  # of a stream are added or removed
     LAST = "last"  # message of a subject is looked up
@@ -122,6 +124,7 @@ _MARK_ACTS = ((Act.MARK, 1),)
 
 _CONSUME_ACTS = ((Act.CONSUME, 1),)
 _EXPECT_ACTS = ((Act.EXPECT, 1),)
+_BATCH_ACTS = ((Act.BATCH, 1),)
 _LEVEL_ACTS = ((Act.LEVEL, 1),)
 _API_ACTS = ((Act.API, 1),)
 
@@ -252,7 +255,10 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
     has_expectations = _is_drawn(seed, "with expectations")
     if has_expectations:
         operations += _drawn_apart(seed, "expectations", end_us, 0, _EXPECT_ACTS, EXPECT_OPERATIONS)
-    needs_newest_level = has_schemas or has_marks or has_expectations
+    has_batches = _is_drawn(seed, "with batches")
+    if has_batches:
+        operations += _drawn_apart(seed, "batches", end_us, 0, _BATCH_ACTS, BATCH_OPERATIONS)
+    needs_newest_level = has_schemas or has_marks or has_expectations or has_batches
     has_levels = _is_drawn(seed, "with upgrades") and not needs_newest_level
     if has_levels:
         operations += _drawn_apart(seed, "levels", end_us, 0, _LEVEL_ACTS, LEVEL_OPERATIONS)

@@ -141,7 +141,11 @@ def test_of_a_name_that_comes_twice_the_last_value_counts() -> None:
 def test_a_header_in_an_envelope_does_what_it_does_beside_it() -> None:
     assert stored(admitted({"key": b"k"}, (b"Penstock-Tombstone", b"1")))[:2] == (b"k", None)
     assert refusal(admitted({}, (b"Nats-Expected-Last-Sequence", b"6"))).err_code == 10071
-    assert "does not support Nats-Incr" in refusal(admitted({}, (b"Nats-Incr", b"1"))).body["error"]["description"]
+    assert (
+        "does not support Nats-Schedule" in refusal(admitted({}, (b"Nats-Schedule", b"1"))).body["error"]["description"]
+    )
+    assert refusal(admitted({}, (b"Nats-Incr", b"1"))).err_code == 10168
+    assert refusal(admitted({}, (b"Nats-Batch-Id", b"1"))).err_code == 10174
     elsewhere = admitted({}, (b"Nats-Expected-Stream", b"other"))
     assert elsewhere.dropped == {OTHER_STREAM: 1}
     assert not elsewhere.errors

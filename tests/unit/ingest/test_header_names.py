@@ -28,17 +28,20 @@ HONOURED = {
     "Penstock-Tombstone": "",
 }
 REFUSED = [
-    "Nats-Batch-Commit",
-    "Nats-Batch-Id",
-    "Nats-Batch-Sequence",
-    "Nats-Incr",
     # of families that request something, whatever comes later; and names that are nearly one that is honoured
     "Nats-Batch-Of-A-Later-Version",
     "Nats-Expected-Of-A-Later-Version",
     "Nats-TTL ",
+    "Nats-Batch-Id ",
+    "Nats-Incr ",
     "Penstock-Of-A-Later-Version",
 ]
+DISABLED = {"Nats-Batch-Id": 10174, "Nats-Incr": 10168}
+"""Of features that this stream does not have: refused with nats-server's code."""
 STORED = [
+    # without a Nats-Batch-Id
+    "Nats-Batch-Commit",
+    "Nats-Batch-Sequence",
     "Nats-Consumer-Stalled",
     "Nats-Counter-Sources",
     "Nats-Last-Consumer",
@@ -114,6 +117,28 @@ def test_refused(name: str) -> None:
     assert headers.unsupported(block(name)) == [name.encode()]
 
 
+@pytest.mark.parametrize(("name", "code"), DISABLED.items())
+def test_disabled(name: str, code: int) -> None:
+    admission = admit(groups.group_of([(b"orders.a", b"r", block(name), b"v")]), RULES, log_end=0)
+    (error,) = parse_acks(b"".join(admission.errors))
+    assert (len(admission.rows), error.err_code) == (0, code)
+    empty = admit(groups.group_of([(b"orders.a", b"r", block(name, ""), b"v")]), RULES, log_end=0)
+    assert len(empty.rows) == 1
+
+
+@pytest.mark.parametrize("headers", [None, block("A"), block("Nats-Batch-Id"), block("Nats-Msg-Id")])
+@pytest.mark.parametrize("reply", [b"_INBOX.a.b.10.ok.1.0.$FI", b"a.$FI"])
+def test_a_message_of_a_fast_batch_is_refused(headers: bytes | None, reply: bytes) -> None:
+    admission = admit(groups.group_of([(b"orders.a", reply, headers, b"v")]), RULES, log_end=0)
+    (error,) = parse_acks(b"".join(admission.errors))
+    assert (len(admission.rows), error.err_code) == (0, 10205)
+
+
+@pytest.mark.parametrize("reply", [b".$FI", b"a.$FI.b", b"a.$Fi", b"a$FI", b"$FI", b"I"])
+def test_other_reply_subjects_are_of_no_fast_batch(reply: bytes) -> None:
+    assert len(admit(groups.group_of([(b"orders.a", reply, None, b"v.$FI ")]), RULES, log_end=0).rows) == 1
+
+
 @pytest.mark.parametrize("name", STORED)
 def test_stored(name: str) -> None:
     admission = admit(groups.group_of([(b"orders.a", b"r", block(name), b"v")]), RULES, log_end=0)
@@ -138,14 +163,15 @@ def test_schedules_that_a_consumer_delivers_are_refused(name: str) -> None:
 
 
 def test_each_name_is_in_one_list() -> None:
-    names = [*HONOURED, *REFUSED, *STORED, *SCHEDULES]
+    names = [*HONOURED, *REFUSED, *DISABLED, *STORED, *SCHEDULES]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(
     ("subject", "lines", "said"),
     [
-        (b"orders.a", "Nats-Incr: 1", "on orders.a: this version of Penstock does not support Nats-Incr"),
+        (b"orders.a", "Nats-Schedule: 1", "on orders.a: this version of Penstock does not support Nats-Schedule"),
+        (b"orders.a", "Nats-Incr: 1", "on orders.a: message counters is disabled"),
         (b"orders.caf\xe9", "", "on orders.caf\\xe9: the subject is not valid UTF-8"),
         (b"orders.*", "", "on orders.*: the subject 'orders.*' holds the wildcard"),
         (b"orders.a", "Nats-TTL: soon", "on orders.a: invalid per-message TTL"),

@@ -173,6 +173,7 @@ def test_a_duplicate_is_acked_as_the_first_was() -> None:
         ("Nats-Expected-Last-Sequence: 41",),
         ("Nats-Expected-Last-Subject-Sequence: 41",),
         ("Nats-Expected-Last-Msg-Id: x",),
+        ("Nats-Batch-Id: x", "Nats-Batch-Sequence: 1", "Nats-Batch-Commit: 1"),
     ],
 )
 def test_what_its_first_publisher_asked_of_jetstream_does_not_count(lines: tuple[str, ...]) -> None:
@@ -200,7 +201,7 @@ def test_a_stream_that_acks_no_replies_leaves_the_ack_to_the_consumer(mode: Acks
     [
         (delivered(value=b"x" * 1_001), "message size exceeds maximum allowed: 1001 bytes, the stream takes 1000"),
         (delivered("Nats-TTL: 5"), "per-message TTL is disabled"),
-        (delivered("Nats-Incr: 5"), "this version of Penstock does not support one of the message's "),
+        (delivered("Nats-Schedule: 5"), "this version of Penstock does not support one of the message's "),
         (delivered(value=enveloped(message({"ack_policy": 9}))), "ack_policy must be "),
     ],
 )

@@ -507,7 +507,7 @@ def parse_acks(published: bytes) -> list[Ack]:
         end = match.end() + int(match.group(2))
         assert published[end : end + 2] == b"\r\n"
         payload = published[match.end() : end]
-        body = ack_body(payload) if payload.startswith(ACK_HEADER) else json.loads(payload)
+        body = ack_body(payload) if payload.startswith(ACK_HEADER) else json.loads(payload or b"{}")
         acks.append(Ack(match.group(1).decode(), body))
         position = end + 2
     return acks

@@ -118,6 +118,8 @@ class DecideRows(Query):
 
     def run(self) -> None:
         """Raise RemoteError, CorruptionError, OSError or QueryGivenUpError; then the memory is to be dropped."""
+        if self.is_cut:
+            self._end_with_batch()
         hidden = array("q")
         if self._memory.table is not None:
             self._decide_by_table(self._memory.table, self._rows(), hidden)
@@ -127,6 +129,12 @@ class DecideRows(Query):
             for _ in self._rows():
                 pass
         self._finish(hidden)
+
+    def _end_with_batch(self) -> None:
+        """Decide on whole batches of the log only: readers are shown what is decided, atomic batches as a whole."""
+        _, extent = self._view.batch_at(self.decided_end)
+        if extent.base_offset > self.begin:
+            self.decided_end = min(self.decided_end, extent.base_offset)
 
     def run_if_cached(self) -> bool:
         """Of a few rows on known subjects, without rollups: see `Query.run_if_cached`. False: nothing has changed."""

@@ -11,8 +11,9 @@ import msgspec
 from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, Offset, TimestampUs
 from penstock.hot.subject_table import TableBudget
-from penstock.ingest.ack_waiters import AckWaiters, DuplicateWaiters
+from penstock.ingest.ack_waiters import AckWaiters, BatchWaiter, DuplicateWaiters
 from penstock.messages import AppendOnceResponse, AppendResponse
+from penstock.node.partition.atomic_clock import AtomicClock
 from penstock.node.partition.counters import NodeCounters
 from penstock.node.partition.deferred_refusals import DeferredRefusals
 
@@ -25,7 +26,7 @@ class PendingBatch:
     end_offset: int
     size_bytes: int
     timestamp_us: int
-    waiters: AckWaiters | DuplicateWaiters | None  # publishers in NATS
+    waiters: AckWaiters | BatchWaiter | DuplicateWaiters | None  # publishers in NATS
     caller: Hashable | None  # of an append over the socket
     is_duplicate: bool | None = None  # of an idempotent append: the rows were there already
     arrived_us: int = 0  # elapsed
@@ -57,6 +58,7 @@ class InFlightBudget:
     used_bytes: int = 0
     meters: NodeCounters = field(default_factory=NodeCounters)
     tables: TableBudget = field(default_factory=lambda: TableBudget(limits.SUBJECT_TABLE_SLOTS_MAX))
+    batches: AtomicClock = field(default_factory=AtomicClock)  # atomic batches that are not committed yet
     refusals: DeferredRefusals = field(
         default_factory=DeferredRefusals
     )  # refusals that wait for a confirmed leadership

@@ -34,8 +34,19 @@ from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFul
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.subject_table import SubjectTable
 from penstock.ingest import acks
-from penstock.ingest.ack_waiters import AckDetails, AckWaiters, DuplicateWaiters, again, waiters
-from penstock.ingest.admission import ANY_ROOM, Admission, AdmissionRules, Room, admit, marks_of, refuse_all
+from penstock.ingest.ack_waiters import AckDetails, AckWaiters, BatchWaiter, DuplicateWaiters, again, waiters
+from penstock.ingest.admission import (
+    ANY_ROOM,
+    OTHER_STREAM,
+    REFUSED,
+    Admission,
+    AdmissionRules,
+    Room,
+    admit,
+    marks_of,
+    refuse_all,
+)
+from penstock.ingest.atomic_batches import MARK, ReadyBatch, is_of_batch, pieces
 from penstock.ingest.dedup import Dedup
 from penstock.ingest.last_sequences import LastSequences
 from penstock.ingest.producers import ProducerBatch, Producers
@@ -44,6 +55,7 @@ from penstock.ingest.value_check import SCHEMAS_UNKNOWN, VERSION_UNDECIDED, Know
 from penstock.live.row_set import RowSet
 from penstock.messages.streams import CONSUMER_CONTROL
 from penstock.metadata.image import StreamState
+from penstock.node.partition.atomic_ingest import AtomicIngest
 from penstock.node.partition.counters import PartitionCounters
 from penstock.node.partition.dedup import forget_purged, is_outdated, read_ids
 from penstock.node.partition.in_flight import InFlight, InFlightBudget, PendingBatch
@@ -68,6 +80,8 @@ from penstock.replication.follower import Following
 from penstock.replication.leader import CommitStatus, Leadership, terms_of
 from penstock.vfs import Vfs
 
+Waiters = AckWaiters | BatchWaiter
+
 _MARKS_UNKNOWN = "the new leader does not know yet which messages are deleted"
 _WRITTEN = CommitStatus(1, fsynced=False)
 _NO_MESSAGES: list[tuple[bytes, bytes]] = []
@@ -89,7 +103,7 @@ class Partition:
     """One partition replica. An idle one is small: counters, waiters and caches are created on first use."""
 
     __slots__ = (
-        "_followed", "_marked", "_recovered_end", "_rules", "ack_domain", "budget", "cannot_lead", "closed",
+        "_followed", "_marked", "_recovered_end", "_rules", "ack_domain", "batches", "budget", "cannot_lead", "closed",
         "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped",
         "drops_unwanted",
         "fenced_told", "flush_us", "flushing", "following", "fresh_us", "image_index", "impediment", "in_flight",
@@ -109,6 +123,7 @@ class Partition:
         self.dedup: Dedup | None = None  # of this leadership; None until a message with a message id arrives
         # of this leadership; None until a message states an expected last sequence
         self.lasts: LastSequences | None = None
+        self.batches: AtomicIngest | None = None  # of this leadership; None until a message of a batch arrives
         # last messages of the subjects that got some since a round of expiry, or of schedules, began
         self.newcomers: tuple[SubjectTable, ...] = ()
         self.keys: KeyMigrationState | None = (
@@ -287,6 +302,8 @@ class Partition:
         if self.lasts is not None and rules.subject_max != self._rules.subject_max:
             self.lasts = None
         self._rules = rules
+        if not rules.allows_batches:
+            self._drop_batches()
         self.undelivered_told = frozenset()
         if self.dedup is not None and is_outdated(self.dedup, rules, stream, self.key.partition):
             self.dedup = None
@@ -498,6 +515,11 @@ class Partition:
         text = f"{self.label} is led by another broker now: what was appended may or may not be stored"
         # Not `not_leader`: the client would take it as "not stored" and append again.
         self.abandon(RemoteError(ErrorCode.FENCED_EPOCH, text), step)
+
+    def _drop_batches(self) -> None:
+        if self.batches is not None:
+            self.batches.drop()
+            self.batches = None
 
     def follow(self, following: Following) -> None:
         """Become a follower."""
@@ -789,6 +811,9 @@ class Partition:
         """Store messages from NATS or refuse them. Return False, unless `must`, if the log has to be read first, or
         schemas have to be known. `arrived_us`: elapsed time of their arrival.
         """
+        if self.takes_batches and is_of_batch(group, skips_reserved=self._rules.skips_reserved):
+            self.batches = self.batches or AtomicIngest(self, self.budget.batches)
+            return self.batches.ingest(group, now, step, arrived_us=arrived_us, must=must)
         admission = self._admit(group, now, step, arrived_us, must=must)
         if admission is None:
             return False
@@ -800,19 +825,63 @@ class Partition:
             self.counters["schema_refused"] += admission.mistyped
         if admission.unheard:
             self._tell_unheard(admission, now, step)
-        rows = admission.rows
-        base_offset = self.log.log_end
+        rows, base_offset = admission.rows, self.log.log_end
         refusal: acks.AckError | None = None
-        start, count, flags = 0, len(rows), admission.flags
+        start, count = 0, len(rows)
         while start < count:
             end = rows.batch_end(start, limits.BATCH_ROWS_MAX, limits.BATCH_ROWS_BYTES_MAX)
+            early, late = (waiters(rows, start, end, is_early=is_early) for is_early in (True, False))
             if refusal is None:
-                refusal = self._write(rows, start, end, flags, now, step)
+                refusal = self._write(rows, start, end, admission.flags, now, step, early, late)
             if refusal is not None:
                 self._count_dropped({STORE_FAILED: end - start})
-                for is_early in (False, True):
-                    self._refuse(waiters(rows, start, end, is_early=is_early), refusal, step)
+                for one in (late, early):
+                    self._refuse(one, refusal, step)
             start = end
+        self._note_stored(admission, base_offset, refusal)
+        if admission.duplicates:
+            self._answer_again(admission, refusal, now, step)
+        if self.in_flight:
+            self.advance_high_watermark(step)
+        return True
+
+    def ingest_batch(
+        self,
+        ready: ReadyBatch,
+        early: BatchWaiter | None,
+        late: BatchWaiter | None,
+        now: Now,
+        step: Step,
+        *,
+        arrived_us: int,
+        must: bool,
+    ) -> bool:
+        """Store all messages of an atomic batch, as one batch of the log, or none. Return False as `ingest`."""
+        group = ready.group
+        admission = self._admit(group, now, step, arrived_us, must=must, is_batch=True)
+        if admission is None:
+            return False
+        self._marked = None
+        if admission.refusal:
+            self._count_dropped({REFUSED: group.count})
+            if (waiter := early or late) is not None:
+                self._deny(waiter.answer(admission.refusal), step)
+            return True
+        if admission.misfits:
+            self.counters["misfits"] += admission.misfits
+        base_offset = self.log.log_end
+        refusal = self._write(admission.rows, 0, group.count, admission.flags, now, step, early, late)
+        if refusal is not None:
+            self._count_dropped({STORE_FAILED: group.count})
+            self._refuse(early or late, refusal, step)
+        self._note_stored(admission, base_offset, refusal)
+        if self.in_flight:
+            self.advance_high_watermark(step)
+        return True
+
+    def _note_stored(self, admission: Admission, base_offset: int, refusal: acks.AckError | None) -> None:
+        """Note what a leader knows of its log: rows were written from an offset on, perhaps not all of them."""
+        rows, flags = admission.rows, admission.flags
         if flags & MAY_ROLL_UP:
             self.rolled_up_end = self.log.log_end
         if admission.rollup_row >= 0:
@@ -828,13 +897,36 @@ class Partition:
                 self.lasts = None  # it has counted from rollups on that are not written
             elif admission.lasts_since_rollup is not None:
                 self.lasts = LastSequences.since_rollup(admission.lasts_since_rollup, self.rollup_at)
-        if admission.duplicates:
-            self._answer_again(admission, refusal, now, step)
-        if self.in_flight:
-            self.advance_high_watermark(step)
-        return True
 
-    def _admit(self, group: MessageGroup, now: Now, step: Step, arrived_us: int, *, must: bool) -> Admission | None:
+    def refuse_of_batch(self, reply: bytes | None, error: acks.AckError, step: Step) -> None:
+        """Refuse one message of an atomic batch, before the batch is complete."""
+        self._count_dropped({REFUSED: 1})
+        if reply is not None:
+            self._deny(acks.error_ack(self._rules.name, reply, error), step)
+
+    def pass_over(self, subject: bytes, reply: bytes | None) -> None:
+        """Leave a message of an atomic batch to the stream that it names."""
+        self._count_dropped({OTHER_STREAM: 1})
+        if reply is not None:
+            self.misaddressed = [*self.misaddressed, (subject, reply)]
+
+    @property
+    def rules(self) -> AdmissionRules:
+        """The stream's config, as admission needs it."""
+        return self._rules
+
+    @property
+    def takes_batches(self) -> bool:
+        """True if messages from NATS may be of atomic batches."""
+        return self._rules.allows_batches
+
+    def pieces(self, group: MessageGroup) -> Iterable[MessageGroup]:
+        """Return the messages of a group in order, those of atomic batches apart from the others."""
+        return pieces(group, skips_reserved=self._rules.skips_reserved) if MARK in group.data else (group,)
+
+    def _admit(
+        self, group: MessageGroup, now: Now, step: Step, arrived_us: int, *, must: bool, is_batch: bool = False
+    ) -> Admission | None:
         """Admit or refuse the messages of `group`; return None if they must wait until message ids or last offsets are
         read from the log, or schemas known. With `must` they do not wait: they are refused.
         """
@@ -875,7 +967,7 @@ class Partition:
         is_added = self.keys is not None and self.key.partition >= self.stream.counts[0]
         admission = admit(
             group, rules, log_start=log_start, log_end=self.log.log_end, ids=ids, lasts=lasts, is_added=is_added,
-            values=values, mistyped=marks, room=room, counted_from=self._counted_from,
+            values=values, mistyped=marks, room=room, counted_from=self._counted_from, is_batch=is_batch,
         )  # fmt: skip
         if admission.needs_lasts and lasts is None:
             if self._awaits_marks(arrived_us, now, must=must):
@@ -883,7 +975,7 @@ class Partition:
             if not self.knows_hidden:
                 return self._refuse_without_marks(group)
             self.keep_lasts()
-            return self._admit(group, now, step, arrived_us, must=must)
+            return self._admit(group, now, step, arrived_us, must=must, is_batch=is_batch)
         if not (admission.needs_ids or admission.needs_lasts):
             if values is not None:
                 self.counters["schema_checked"] += group.count
@@ -899,7 +991,7 @@ class Partition:
                 return None
             is_known = self._search(lasts, admission.unknown, admission.uncounted, step)
             if is_known and not admission.needs_ids:
-                return self._admit(group, now, step, arrived_us, must=must)
+                return self._admit(group, now, step, arrived_us, must=must, is_batch=is_batch)
         if must:
             return refuse_all(group, rules, acks.unavailable("what the message depends on is being read"), OVER_BUDGET)
         if admission.needs_ids and self.dedup is None:
@@ -1092,7 +1184,7 @@ class Partition:
         self.dropped = Counter(self.dropped) + Counter(dropped)
         self.counters["dropped"] += sum(dropped.values()) - dropped.get(CONSUMER_CONTROL, 0)
 
-    def _refuse(self, refused: AckWaiters | DuplicateWaiters | None, error: acks.AckError, step: Step) -> None:
+    def _refuse(self, refused: Waiters | DuplicateWaiters | None, error: acks.AckError, step: Step) -> None:
         if refused is None:
             return
         commands = refused.refusal_commands(self._rules, error)
@@ -1102,8 +1194,17 @@ class Partition:
             self._deny(commands, step)
 
     def _write(
-        self, rows: MessageGroup, start: int, end: int, flags: int, now: Now, step: Step
+        self,
+        rows: MessageGroup,
+        start: int,
+        end: int,
+        flags: int,
+        now: Now,
+        step: Step,
+        early: Waiters | None,
+        late: Waiters | None,
     ) -> acks.AckError | None:
+        """Write rows as one batch of the log; return why they are not there. `early`, `late`: who waits for them."""
         base_offset, timestamp_us = self.log.log_end, self.timestamp_us(now)
         leader_epoch = self.leader_epoch
         data, header = codec.encode(
@@ -1123,8 +1224,7 @@ class Partition:
         self.keep_rows(data)
         end_offset, size_bytes = header.end_offset, len(data)
         self.traffic.stored(end - start, size_bytes)
-        self._ack(waiters(rows, start, end, is_early=True), base_offset, timestamp_us, step, _WRITTEN, now.elapsed_us)
-        late = waiters(rows, start, end, is_early=False)
+        self._ack(early, base_offset, timestamp_us, step, _WRITTEN, now.elapsed_us)
         leadership = self.leadership
         assert leadership is not None
         leadership.appended(end_offset, now.elapsed_us)
@@ -1139,7 +1239,7 @@ class Partition:
 
     def _ack(
         self,
-        acked: AckWaiters | DuplicateWaiters | None,
+        acked: Waiters | DuplicateWaiters | None,
         base: int,
         timestamp_us: int,
         step: Step,
@@ -1218,6 +1318,7 @@ class Partition:
 
     def abandon(self, error: RemoteError, step: Step) -> None:
         """Drop all pending requests without a commit: publishers get no ack and no error, callers get `error`."""
+        self._drop_batches()
         for pending in self.in_flight.take():
             if pending.caller is not None:
                 step.reply(pending.caller, error)

@@ -205,9 +205,12 @@ class NatsListener:
             if self._domain_prefix:
                 group.drop_subject_prefix(self._domain_prefix)
             if (partition := subscriptions.by_sid.get(sid)) is not None:
-                yield from (
-                    ((partition, group),) if partition.keys is None else owned_messages(partition, group, self._outbox)
-                )
+                if partition.takes_batches:  # it is the stream's only one
+                    yield from ((partition, piece) for piece in partition.pieces(group))
+                elif partition.keys is None:
+                    yield partition, group
+                else:
+                    yield from owned_messages(partition, group, self._outbox)
             elif (channel := subscriptions.channels.get(sid)) is not None:
                 yield from route_by_key(channel, group, self._outbox)
             elif (partition := subscriptions.former.get(sid)) is not None:

@@ -1,7 +1,8 @@
 """Converts a batch of the log to frames for NATS: one HPUB frame per row, built by Arrow's own loops.
 
 Rules: a header block is kept byte for byte, with our lines added at its end. Lines of an earlier relay are removed, and
-so are a publisher's expectations of the first stream (`Nats-Expected-…`), which another stream would reject. An invalid
+so are a publisher's expectations of the first stream (`Nats-Expected-…`), which another stream would reject, and its
+atomic batch (`Nats-Batch-…`), of which another stream would wait for the rest, as nats-server's mirrors do. An invalid
 block (rows appended over the socket may have any bytes) is left out, and counted. Each distinct subject is mapped once.
 
     HPUB <subject> [<reply subject>] <bytes of the headers> <bytes of all>␍␊
@@ -20,7 +21,7 @@ from penstock.base.subjects import matches, overlap, subject_mistake
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_DROPPED = rb"\r\n(?:Penstock-(?:Stream|Partition|Offset|Timestamp):|Nats-Expected-)[^\r\n]*"
+_DROPPED = rb"\r\n(?:Penstock-(?:Stream|Partition|Offset|Timestamp):|Nats-Expected-|Nats-Batch-)[^\r\n]*"
 _PLACE = re.compile(r"\{([^{}]*)\}")
 _SUBJECTS_KNOWN_MAX = 65_536
 _TEXT_KEY = rb"^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$"

@@ -29,6 +29,7 @@ from penstock.node.node import Node
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.companions import ReadCompanionRows
 from penstock.testing.simulation.checks.compacted import CompactedRow
+from penstock.testing.simulation.rows import ReadRows
 
 _READ_BYTES = 1 << 20  # bytes of batches read at once
 _KEY, _VALUE, _HEADERS = 1, 2, 3  # positions among the string columns
@@ -230,6 +231,24 @@ def fullness(node: Node, stream_id: int, number: int) -> FullLook | None:
         log.live_bytes,
         log.hidden or NONE,
     )
+
+
+def shown_end(node: Node, stream_id: int, number: int) -> int:
+    """Return the end of what readers of a replica are shown; 0 if it is not here."""
+    partition = node._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
+    return 0 if partition is None else partition.visible_end
+
+
+def values_at(node: Node, stream_id: int, number: int, offset: int) -> list[bytes]:
+    """Return the value of one row of a replica; empty if the row is not there, or cannot be read."""
+    partition = node._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
+    if partition is None or not partition.log_start <= offset < partition.log.log_end:
+        return []
+    try:
+        rows = [ReadRows(bytes(data)) for _, data in partition.view().batches(offset, offset + 1)]
+    except (RemoteError, CorruptionError, OSError):
+        return []  # a disk that fails; see the faults
+    return [value for one in rows for at, value in zip(one.offsets, one.values, strict=True) if at == offset]
 
 
 def erased_end(node: Node, stream_id: int, number: int) -> int:
