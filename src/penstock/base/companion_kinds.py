@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CompanionKind(StrEnum):
-    """What the rows of a companion log are about."""
+    """Kind of a companion log: the meaning of its rows."""
 
     MARKS = "marks"
     """Which messages are hidden: readers wait until a replica knows."""

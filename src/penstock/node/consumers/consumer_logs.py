@@ -141,7 +141,7 @@ class KnownConsumers:
 
 
 class _Kept:
-    """What is known of one leadership."""
+    """State of one leadership: its read, and the log once that is known."""
 
     __slots__ = ("end", "failure", "known", "leadership", "partition", "reading", "rows")
 
