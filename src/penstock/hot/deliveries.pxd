@@ -132,6 +132,8 @@ cdef class Cursor:
     cdef readonly int stop
     cdef Py_ssize_t out_end
     cdef readonly PendingTable table
+    cdef bint is_again
+    cdef bint is_blocked
     cdef Py_ssize_t again
     cdef int64_t count
     cdef int64_t token
@@ -145,7 +147,7 @@ cdef class Cursor:
 
     cpdef int fill(self, DecodedRows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
 
-    @cython.locals(table=PendingTable, stop=int, index=Py_ssize_t, offset=int64_t, row=Py_ssize_t, is_blocked=bint)
+    @cython.locals(table=PendingTable, stop=int)
     cpdef int fill_again(self, DecodedRows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
 
     @cython.locals(row=Py_ssize_t, stop=int)
@@ -177,6 +179,9 @@ cdef class Cursor:
     ) except -1
 
     cdef int _sent(self, DecodedRows rows, Py_ssize_t row, Py_ssize_t frame_size, int64_t now_us) except -1
+
+    @cython.locals(table=PendingTable, index=Py_ssize_t, offset=int64_t, row=Py_ssize_t)
+    cdef Py_ssize_t _next_again(self, DecodedRows rows) except -1
 
     @cython.locals(table=PendingTable, key_hash=int64_t)
     cdef bint _parks(self, DecodedRows rows, Py_ssize_t row) except -1

@@ -286,9 +286,9 @@ class Cursor:
 
     __slots__ = (
         "again", "count", "current", "delivered", "delivered_us", "due_us", "filter", "finished", "headers_only",
-        "last_offset", "last_us", "low_room", "messages_left", "next_offset", "out_end", "payload_max", "pending",
-        "prefix", "pulls",
-        "resume_offset", "room", "stop", "table", "token", "wanted", "wanted_at", "wanted_count",
+        "is_again", "is_blocked", "last_offset", "last_us", "low_room", "messages_left", "next_offset", "out_end",
+        "payload_max", "pending", "prefix", "pulls", "resume_offset", "room", "stop", "table", "token", "wanted",
+        "wanted_at", "wanted_count",
     )  # fmt: skip
 
     def __init__(self, wanted: Filter, prefix: bytes, next_offset: _int) -> None:
@@ -317,7 +317,9 @@ class Cursor:
         self.stop = _TOOK_ALL
         self.out_end = 0  # of the frames in the memory that is being filled
         self.table: PendingTable | None = None
-        self.again = -1  # index in the table of what is delivered again; -1: new messages are
+        self.is_again = False  # messages are delivered again, and no new ones
+        self.is_blocked = False  # one of them only, by max_ack_pending
+        self.again = -1  # index in the table of the last one
         self.count = 0  # of deliveries of this message, as it is told; 0: `prefix` has it
         self.token = 0
 
@@ -352,6 +354,7 @@ class Cursor:
 
     def fill(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
         """Append frames of the rows from `next_offset` on; return why it stopped."""
+        self.is_again = False
         self.stop = self._fill(rows, out, bytes_max, now_us)
         return self.stop
 
@@ -364,40 +367,15 @@ class Cursor:
         table = self.table
         if table is None:
             raise ValueError("a consumer without acks delivers nothing again")
-        self.current = self.pulls[0] if self.pulls else None
-        self.out_end = len(out)
-        stop = _TOOK_ALL
-        is_blocked = False
-        index = table.next_ready(table.lower_bound(rows.begin_offset))
-        while index >= 0 and stop == _TOOK_ALL:
-            offset = table.offsets[index]
-            if offset >= rows.end_offset:
-                break
-            row = rows.row_of(offset)
-            if row == rows.count or rows.numbers[row] != offset or rows.is_skipped(row):
-                table.give_up(offset)
-                index = table.next_ready(table.lower_bound(offset))
-                continue
-            if table.deliveries_at(index) == 0 and table.ack_pending >= table.pending_max:
-                is_blocked = True  # those behind it may be counted already: they go out, or nothing would go on
-                index = table.next_ready(index + 1)
-                continue
-            self.again = index
-            stop = self._send(rows, row, out, bytes_max, now_us)
-            index = table.next_ready(index + 1)
-        self.again = -1
-        if self.out_end < len(out):
-            memory.cut(out, self.out_end)
-        if stop != _TOOK_ALL:
-            return stop
-        if self.messages_left <= 0 or self.current is None:
-            return _EXHAUSTED
-        if is_blocked:
-            return _PENDING_FULL
-        return _LOW if self.room < self.low_room or self.finished else _TOOK_ALL
+        self.is_again = True
+        self.is_blocked = False
+        self.again = table.lower_bound(rows.begin_offset) - 1
+        stop = self._fill(rows, out, bytes_max, now_us)
+        self.is_again = False
+        return _PENDING_FULL if self.is_blocked and stop in (_TOOK_ALL, _LOW) else stop
 
     def _fill(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
-        if rows.begin_offset > self.next_offset:
+        if rows.begin_offset > self.next_offset and not self.is_again:
             raise IndexError(f"rows from {rows.begin_offset} on for a cursor at {self.next_offset}")
         self.current = self.pulls[0] if self.pulls else None
         self.out_end = len(out)
@@ -409,7 +387,7 @@ class Cursor:
                 row = self._next_row(rows, row + 1)
         if self.out_end < len(out):
             memory.cut(out, self.out_end)
-        if stop == _TOOK_ALL:
+        if stop == _TOOK_ALL and not self.is_again:
             self.next_offset = max(self.next_offset, rows.end_offset)
         if self.table is not None:
             self.table.pass_to(self.next_offset)
@@ -426,6 +404,8 @@ class Cursor:
 
     def _next_row(self, rows: DecodedRows, row: _int) -> _int:
         """Pass the rows that it does not want; return the number of the next one, or of rows."""
+        if self.is_again:
+            return self._next_again(rows)
         while row < rows.count:
             offset = rows.numbers[row]
             if offset < self.resume_offset:
@@ -445,14 +425,14 @@ class Cursor:
             return _EXHAUSTED
         if self.room <= 0:
             return _NO_ROOM
-        if rows.times[row] > self.due_us and self.again < 0:
+        if rows.times[row] > self.due_us and not self.is_again:
             return _TOO_EARLY
         if self.table is not None:
             if self.current is None:
                 return _EXHAUSTED
             if self._parks(rows, row):
                 return _TOOK_ALL
-            if self.again < 0 and self.table.has_no_room():
+            if not self.is_again and self.table.has_no_room():
                 return _PENDING_FULL
             self._number(rows, row)
         block_size = rows.block_size(row)
@@ -563,7 +543,7 @@ class Cursor:
         self.delivered_us = now_us
         self.messages_left -= 1
         self.room -= frame_size
-        if self.again < 0:
+        if not self.is_again:
             self.last_offset = rows.numbers[row]
             self.last_us = rows.times[row]
             self.next_offset = self.last_offset + 1
@@ -573,11 +553,32 @@ class Cursor:
 
     # With a table.
 
+    def _next_again(self, rows: DecodedRows) -> _int:
+        """Return the number of the next row that is ready to be delivered again; the number of rows: there is none."""
+        table = self.table
+        assert table is not None
+        index = table.next_ready(self.again + 1)
+        while index >= 0:
+            offset = table.offsets[index]
+            if offset >= rows.end_offset:
+                break
+            row = rows.row_of(offset)
+            if row == rows.count or rows.numbers[row] != offset or rows.is_skipped(row):
+                table.give_up(offset)
+                index = table.next_ready(table.lower_bound(offset))
+            elif table.deliveries_at(index) == 0 and table.ack_pending >= table.pending_max:
+                self.is_blocked = True  # those behind it may be counted already: they go out, or nothing would go on
+                index = table.next_ready(index + 1)
+            else:
+                self.again = index
+                return row
+        return rows.count
+
     def _parks(self, rows: DecodedRows, row: _int) -> bool:
         """Pass a new message whose key is pending, and park it; False: it is another one, or there is no room."""
         table = self.table
         assert table is not None
-        if self.again >= 0 or not table.is_ordered or table.has_no_room():
+        if self.is_again or not table.is_ordered or table.has_no_room():
             return False
         key_hash = rows.key_hash(row, table.order)
         if not table.is_busy(key_hash):
@@ -591,7 +592,7 @@ class Cursor:
         """Set what the frame tells of this delivery."""
         table = self.table
         assert table is not None
-        self.count = 1 if self.again < 0 else table.deliveries_at(self.again) + 1
+        self.count = table.deliveries_at(self.again) + 1 if self.is_again else 1
         self.token = table.token(rows.numbers[row] + 1, self.delivered + 1)
 
     def _pending_behind(self) -> int:
@@ -599,7 +600,7 @@ class Cursor:
         table = self.table
         assert table is not None
         pending = self.pending + self.filter.seen + table.parked
-        if self.again < 0 or table.deliveries_at(self.again) == 0:
+        if not self.is_again or table.deliveries_at(self.again) == 0:
             pending -= 1
         return max(0, pending)
 
@@ -607,7 +608,7 @@ class Cursor:
         """Enter the delivery of a row in the table."""
         table = self.table
         assert table is not None
-        if self.again >= 0:
+        if self.is_again:
             table.deliver_again(self.again, now_us)
         else:
             table.deliver(rows.numbers[row], rows.key_hash(row, table.order) if table.is_ordered else 0, now_us)

@@ -169,7 +169,7 @@ def test_rows_that_do_not_fit_together_are_refused() -> None:
         {**sound, snapshot: sound[snapshot][:5]},
         {told: b"", snapshot: sound[snapshot], rows.change_key(ID, 1): sound[slot]},
         {**sound, rows.change_key(ID, 2): rows.encode_change(2, b"")},
-        {**sound, snapshot: sound[snapshot][:-1] + b"\xff" * 7 + b"\x01"},
+        {**sound, snapshot: sound[snapshot][:-1] + b"\xff" * 7 + b"\x7f"},
     ):
         with pytest.raises(CorruptionError):
             stored_consumers(wrong)
