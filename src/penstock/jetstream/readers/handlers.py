@@ -281,6 +281,8 @@ class ConsumerApi:
         if request.action == "create" and not is_same:
             raise consumer_refusal(10148, "consumer already exists")
         check_update(reader.config, config)
+        if reader.led is None and config.is_stored:
+            raise consumer_refusal(10012, "priority policy can not be updated", 500)
         if config.is_push and config.deliver_subject != reader.config.deliver_subject:
             self._check_inbox(config.deliver_subject)
             if self._readers.deliveries.has_interest(reader.inbox) is True:

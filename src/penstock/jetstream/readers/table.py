@@ -190,6 +190,8 @@ class Readers:
         """Take another config with the same filters."""
         self._inboxes.forget(reader, reader.inbox)
         reader.configure(config, now.elapsed_us)
+        if reader.led is not None:
+            self.stored.configure(reader.led, config)
         self._inboxes.enter(reader)
         self._inboxes.look(reader, now)
         self._registry.changed(reader, now)

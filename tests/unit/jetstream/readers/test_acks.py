@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from penstock.hot import pending
+from penstock.jetstream.readers.stored.acks import DELAY_US_MAX, parsed_ack
 from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
 
 MS = 1_000_000  # ns
@@ -392,3 +394,71 @@ def test_a_large_message_comes_again_after_a_crash(broker: ReaderBroker) -> None
     assert [(len(one.value), one.deliveries, one.pending) for one in found if one.stream_seq] == [
         (5, 2, 1), (900_000, 2, 1), (4, 2, 1), (3, 1, 0),
     ]  # fmt: skip
+
+
+def advisory(broker: ReaderBroker, kind: str, of: str = "ADVISORY") -> dict[str, Any]:
+    """Take what was told of consumer d."""
+    found: dict[str, Any] = json.loads(broker.answers.pop(f"$JS.EVENT.{of}.CONSUMER.{kind}.s.d"))
+    assert (found["stream"], found["consumer"]) == ("s", "d")
+    return found
+
+
+def test_advisories_say_what_happened(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", sample_freq="100%")
+    assert advisory(broker, "CREATED")["action"] == "create"
+    publish(broker, b"1", b"2")
+    first, second = broker.pulled("s", "d", 2)
+    broker.ack(first, b"-NAK")
+    told = advisory(broker, "MSG_NAKED")
+    assert (told["stream_seq"], told["consumer_seq"], told["deliveries"]) == (1, 1, 1)
+    (again, *_) = broker.pulled("s", "d", 1)
+    broker.ack(again, b"+TERM it is broken")
+    told = advisory(broker, "MSG_TERMINATED")
+    assert (told["stream_seq"], told["deliveries"], told["reason"]) == (1, 2, "it is broken")
+    broker.ack(second)
+    told = advisory(broker, "ACK", "METRIC")
+    assert (told["stream_seq"], told["deliveries"]) == (2, 1)
+    broker.api("CONSUMER.PAUSE.s.d", {"pause_until": "2099-01-01T00:00:00Z"})
+    assert advisory(broker, "PAUSE")["paused"]
+    broker.api("CONSUMER.DELETE.s.d")
+    assert advisory(broker, "DELETED")["action"] == "delete"
+
+
+def test_advisories_have_a_rate(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", max_ack_pending=1_000)
+    publish(broker, *(b"%d" % number for number in range(300)))
+    messages = broker.pulled("s", "d", 300)
+    before = len(broker.published)
+    for message in messages[:300]:
+        broker.ack(message, b"-NAK {}")
+    told = [one for one in broker.published[before:] if b"MSG_NAKED" in one]
+    assert 50 < len(told) <= 120
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind", "delay_us"),
+    [
+        (b"", pending.ACK, 0), (b"+ACK", pending.ACK, 0), (b"+OK", pending.ACK, 0), (b"+WPI", pending.IN_PROGRESS, 0),
+        (b"-NAK", pending.NAK, 0), (b"-NAK 1m30.5s", pending.NAK, 90_500_000), (b"-NAK 15ms", pending.NAK, 15_000),
+        (b'-NAK {"delay": 2000}', pending.NAK, 2), (b"-NAK 5 apples", pending.NAK, 0), (b"-NAK -5s", pending.NAK, 0),
+        (b"-NAK 9999999999999999h", pending.NAK, DELAY_US_MAX), (b"+TERM", pending.TERM, 0),
+    ],
+)  # fmt: skip
+def test_payloads_of_acks(payload: bytes, kind: int, delay_us: int) -> None:
+    ack = parsed_ack(payload)
+    assert ack is not None
+    assert (ack.kind, ack.delay_us) == (kind, delay_us)
+
+
+def test_what_is_no_ack() -> None:
+    assert [parsed_ack(payload) for payload in (b"+NOPE", b"hello", b"+", b"\xff")] == [None] * 4
+
+
+def test_an_update_of_priorities_takes_effect(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", priority_policy="prioritized", priority_groups=["g"])
+    broker.durable("s", "d", priority_policy="prioritized", priority_groups=["h"])
+    publish(broker, b"1")
+    assert of_group(broker)[0].status.startswith("400")
+    assert values(broker.pulled("s", "d", group="h")) == [b"1"]
+    broker.consumer("s", "m")
+    assert broker.consumer("s", "m", priority_policy="overflow", priority_groups=["g"])["error"]["err_code"] == 10012

@@ -121,6 +121,8 @@ class Acks:
     ) -> list[Reader]:
         """Apply the acks of a read; return the consumers that changed. `next_pull` takes what follows +NXT."""
         others: list[int] = []
+        if b"-NAK" in group.data:
+            self._tell_refused(group, stream_name)
         changed = pending_acks.apply_acks(group, 0, len(group), self._tables.tables, now.elapsed_us, others)
         found: dict[Reader, None] = {}
         for table in changed:
@@ -141,6 +143,22 @@ class Acks:
         led = reader.led
         assert led is not None
         led.writes.note(led, now.elapsed_us, waits=waits)
+
+    def _tell_refused(self, group: MessageGroup, stream_name: Callable[[Reader], str]) -> None:
+        """Tell of the plain -NAK of a read, before they are applied in compiled code, as far as the rate allows."""
+        for row in range(len(group)):
+            if not self._advisories.has_room:
+                return
+            if group.value(row) != b"-NAK" or group.reply(row) or group.early(row):
+                continue  # others are told when they are taken
+            parts = pending_acks.ack_parts(group.subject(row))
+            table = None if parts is None else self._tables.tables.get(parts[0])
+            if parts is None or table is None:
+                continue
+            _, deliveries, offset, sequence, token = parts
+            reader = self._tables.readers.get(table)
+            if reader is not None and table.check(pending.NAK, offset, sequence, token) == pending.APPLIED:
+                self._advisories.refused(stream_name(reader), reader.name, offset, sequence, deliveries)
 
     def _tell_samples(self, reader: Reader, stream: str) -> None:
         """Tell the sampled acks of a consumer."""

@@ -32,6 +32,12 @@ class Advisories:
         self._numbers = count(1)
         self.left_out = 0
 
+    @property
+    def has_room(self) -> bool:
+        """True if another one is sent now."""
+        self._bucket.refill(self._gateway.node.now.elapsed_us)
+        return self._bucket.tokens >= 1
+
     def acted(self, stream: str, name: str, action: str) -> None:
         """A consumer was created or deleted: `action` is create or delete."""
         self._tell(f"{_ADVISORY}.{action.upper()}D", f"{_TYPE}.consumer_action", stream, name, action=action)

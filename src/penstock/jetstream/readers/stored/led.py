@@ -55,6 +55,7 @@ def ack_config(config: ReaderConfig) -> AckConfig:
         max_ack_pending=config.max_ack_pending,
         acks_all=config.acks == "all",
         sample_percent=config.sample_percent,
+        tells_terminated=True,  # for the advisory
         has_priority=config.priority != "none",
     )
 

@@ -42,6 +42,10 @@ class Priorities:
         self.pin_due_us = UNLIMITED
         self.is_passed_over = False  # requests wait, and none of them may get messages
 
+    def configure(self, config: ReaderConfig) -> None:
+        """Take another config."""
+        self._config = config
+
     def refusal(self, asked: PullPriority, now_us: int) -> bytes:
         """Return the status that refuses a request; empty: it is taken."""
         if not asked.is_given:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.base.clock import Now
 from penstock.hot.message_group import MessageGroup
 from penstock.jetstream.gateway import Gateway
+from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.reader import Place, Reader
 from penstock.jetstream.readers.running.output import Output
 from penstock.jetstream.readers.running.registry import ReaderRegistry
@@ -17,6 +18,7 @@ from penstock.jetstream.readers.stored.advisories import Advisories
 from penstock.jetstream.readers.stored.again import step_over
 from penstock.jetstream.readers.stored.leaderships import Leaderships
 from penstock.jetstream.readers.stored.led import LedConsumer
+from penstock.jetstream.readers.stored.priorities import Priorities
 
 if TYPE_CHECKING:
     from penstock.base.errors import RemoteError
@@ -168,6 +170,16 @@ class Stored:
         return "" if feed is None else feed.name
 
     # What requests use
+
+    @staticmethod
+    def configure(led: LedConsumer, config: ReaderConfig) -> None:
+        """Have another config for the priorities of a consumer."""
+        if config.priority == "none":
+            led.priorities = None
+        elif led.priorities is None:
+            led.priorities = Priorities(config, led.state.consumer_id)
+        else:
+            led.priorities.configure(config)
 
     def attach(self, reader: Reader, led: LedConsumer) -> None:
         """Have a reader deliver by its state, from its position on."""
