@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from tests.extent import each_change, needs_time
+from tests.sim.mutants.mutants import MUTANTS_OF_BATCHES
 from tests.sim.run.run import run_seeds
 
 SEEDS = range(12)
+SEEDS_WITH_BATCHES = (14, 19, 20, 28)
 SEEDS_WITH_UPGRADES = (10, 13, 16, 65)  # some in which brokers are upgraded
 
 
@@ -48,6 +50,12 @@ def test_a_planted_mistake_is_found(mutant: str, brokers: int) -> None:
 )
 def test_a_planted_mistake_of_an_upgrade_is_found(mutant: str) -> None:
     check_found(mutant, SEEDS_WITH_UPGRADES, 3)
+
+
+@needs_time
+@pytest.mark.parametrize("mutant", [one.name for one in MUTANTS_OF_BATCHES])
+def test_a_planted_mistake_of_atomic_batches_is_found(mutant: str) -> None:
+    check_found(mutant, SEEDS_WITH_BATCHES, 1)
 
 
 def check_found(mutant: str, seeds: Sequence[int], brokers: int) -> None:

@@ -61,7 +61,7 @@ class AbandonReason(StrEnum):
 
 
 class Commit(StrEnum):
-    """What a message says about the end of its batch."""
+    """A message's part in the end of its batch."""
 
     NO = ""
     WITH_THIS = "1"  # the message is the batch's last one
@@ -98,7 +98,7 @@ class ReadyBatch(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What follows from one message."""
+    """The consequence of one message."""
 
     error: acks.AckError | None = None
     abandoned: AbandonReason | None = None  # its batch, with an advisory

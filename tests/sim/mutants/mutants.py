@@ -1125,13 +1125,11 @@ MUTANTS_OF_BATCHES = (
         "        if sequence == 1 and message.commit is Commit.BEFORE_THIS:\n",
     ),
     Mutant(
-        "an atomic batch is shown before all of it is written",
+        "all but the last message of an atomic batch is shown",
         _PARTITION,
-        "        refusal = self._write(admission.rows, 0, group.count, admission.flags, now, step, early, late)\n",
-        "        half = group.count // 2\n"
-        "        if half:\n"
-        "            refusal = self._write(admission.rows, 0, half, admission.flags, now, step, None, None)\n"
-        "        refusal = self._write(admission.rows, half, group.count, admission.flags, now, step, early, late)\n",
+        "if self.needs_decisions else self.committed_end\n\n    @property\n    def lasts_end",
+        "if self.needs_decisions else max(0, self.committed_end - self.stream.config.allows_batches)\n\n"
+        "    @property\n    def lasts_end",
     ),
 )
 """Mutants of atomic batches."""

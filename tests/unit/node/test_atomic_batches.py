@@ -15,7 +15,7 @@ from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep
 from tests.groups import Message
 from tests.unit.node.harness import Broker
-from tests.unit.node.members import Brokers, formed
+from tests.unit.node.members import Brokers, Member, formed
 
 INCOMPLETE, TOO_LARGE, TOO_MANY = 10176, 10199, 10210
 ADVISORY = "$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.s"
@@ -227,7 +227,7 @@ def test_a_refusal_waits_until_the_leadership_is_confirmed() -> None:
     assert told(leader) == []
 
 
-def replicated() -> tuple[Brokers, Broker]:
+def replicated() -> tuple[Brokers, Member]:
     brokers = formed()
     caller = brokers.leader.create("s", replicas=3, allow_atomic=True)
     brokers.run(1_000)
