@@ -50,7 +50,7 @@ REFUSALS: dict[int, tuple[int, str]] = {
 _AT = b"@at "
 _CRON = re.compile(rb"@every .*|@(?:yearly|annually|monthly|weekly|daily|midnight|hourly)|\S+(?: +\S+){5}")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT)(\d{1,2})(:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\d\d)", re.ASCII)
-"""What Go's `time.Parse` takes as RFC 3339."""
+"""Times that Go's `time.Parse` takes as RFC 3339."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SCHEDULE = b"Nats-Schedule"
 _LINE = b"\r\nNats-Schedule:"

@@ -319,6 +319,30 @@ def test_after_a_kill_at_any_moment_each_is_sent_once() -> None:
         after.stop()
 
 
+def undecided(broker: Broker) -> None:
+    """Let two seconds pass in which nothing is decided on."""
+    broker.hung = (DecideRows,)
+    for _ in range(40):
+        broker.tick(50)
+
+
+def test_a_leader_does_not_send_again_what_its_log_has_and_is_not_decided_on() -> None:
+    broker = started()
+    delay(broker, "s1", 1)
+    go_on(broker, 200)
+    undecided(broker)
+    assert broker.stream("orders").partitions[0].committed_end == 2
+    after = broker.crash()
+    after.hung = (DecideRows,)
+    after.start()
+    undecided(after)
+    assert after.stream("orders").partitions[0].committed_end == 2, "sent again"
+    after.hung = ()
+    go_on(after, 2_000)
+    assert shown(after) == [("sent", b"v")]
+    after.stop()
+
+
 def test_a_paused_stream_sends_later() -> None:
     broker = started()
     delay(broker, "s1", 1)

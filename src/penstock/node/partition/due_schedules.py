@@ -31,7 +31,7 @@ _LINE = b"\r\nNats-Schedule:"
 
 
 class Content(NamedTuple):
-    """What a message is, beside its subject."""
+    """The parts of a message beside its subject."""
 
     key: bytes | None
     value: bytes | None
