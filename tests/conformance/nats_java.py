@@ -63,6 +63,7 @@ _CONSOLE = ("org.junit.platform.console.ConsoleLauncher",)
 _PLAIN = ("--disable-banner", "--disable-ansi-colors")
 _TEST_S = 120
 _FOUND = re.compile(r"\[class:(\S+?)\]/\[(?:method|test-template):(.+?)\]$", re.MULTILINE)
+_DRAWN = re.compile(r"(?<=[-_])(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10}\b")  # the end of a name of a stream or bucket
 _SAID = re.compile(r" :: (?:FAILED|SKIPPED|ABORTED)\n\t(.*)")
 
 
@@ -150,4 +151,4 @@ def _outcome(test: str, code: int, output: str) -> Outcome:
         return Outcome(test, Result.PASSED)
     said = _SAID.search(output)
     result = Result.SKIPPED if code == 0 and " :: SKIPPED" in output else Result.FAILED
-    return Outcome(test, result, reason(said[1] if said is not None else output[-200:]))
+    return Outcome(test, result, reason(_DRAWN.sub("DRAWN", said[1] if said is not None else output[-200:])))
