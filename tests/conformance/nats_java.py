@@ -118,7 +118,7 @@ class NatsJava:
             place.mkdir()
             ended = await run_program(command, self._checkout, environment, _TEST_S)
             await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
-        return _outcome(test, ended.code, ended.output)
+        return outcome_of_junit(test, ended.code, ended.output)
 
     def _copy_runner(self, source: Path, target: Path) -> None:
         """Copy the runner of servers with its change; keep what is the same, so that it is not compiled again."""
@@ -145,7 +145,7 @@ class NatsJava:
         return [*_JAVA, *options, "-cp", os.pathsep.join([*classes, jars]), *_CONSOLE]
 
 
-def _outcome(test: str, code: int, output: str) -> Outcome:
+def outcome_of_junit(test: str, code: int, output: str) -> Outcome:
     """Read what came of one test from what JUnit prints."""
     if code == 0 and " :: SUCCESSFUL" in output:
         return Outcome(test, Result.PASSED)
