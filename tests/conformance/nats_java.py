@@ -63,6 +63,7 @@ _CONSOLE = ("org.junit.platform.console.ConsoleLauncher",)
 _PLAIN = ("--disable-banner", "--disable-ansi-colors")
 _TEST_S = 120
 _FOUND = re.compile(r"\[class:(\S+?)\]/\[(?:method|test-template):(.+?)\]$", re.MULTILINE)
+_DRAWN = re.compile(r"(?<=[-_])(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10}\b")  # the end of a name of a stream or bucket
 _SAID = re.compile(r" :: (?:FAILED|SKIPPED|ABORTED)\n\t(.*)")
 
 
@@ -117,7 +118,7 @@ class NatsJava:
             place.mkdir()
             ended = await run_program(command, self._checkout, environment, _TEST_S)
             await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
-        return _outcome(test, ended.code, ended.output)
+        return outcome_of_junit(test, ended.code, ended.output)
 
     def _copy_runner(self, source: Path, target: Path) -> None:
         """Copy the runner of servers with its change; keep what is the same, so that it is not compiled again."""
@@ -144,10 +145,10 @@ class NatsJava:
         return [*_JAVA, *options, "-cp", os.pathsep.join([*classes, jars]), *_CONSOLE]
 
 
-def _outcome(test: str, code: int, output: str) -> Outcome:
+def outcome_of_junit(test: str, code: int, output: str) -> Outcome:
     """Read what came of one test from what JUnit prints."""
     if code == 0 and " :: SUCCESSFUL" in output:
         return Outcome(test, Result.PASSED)
     said = _SAID.search(output)
     result = Result.SKIPPED if code == 0 and " :: SKIPPED" in output else Result.FAILED
-    return Outcome(test, result, reason(said[1] if said is not None else output[-200:]))
+    return Outcome(test, result, reason(_DRAWN.sub("DRAWN", said[1] if said is not None else output[-200:])))

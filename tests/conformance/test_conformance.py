@@ -22,7 +22,7 @@ import pytest
 
 from penstock.broker.nats.server import find_nats_server
 from tests.broker_process import DEADLINE_S, eventually
-from tests.conformance import nats_go, suites
+from tests.conformance import nats_go, nats_java, suites
 from tests.conformance.__main__ import AGAIN_MAX, SUITES, lost, main, named, run_suite
 from tests.conformance.configs import Login, jetstream_login, on_loopback, with_leaf_port, without_jetstream
 from tests.conformance.nats_go import NatsGo
@@ -201,6 +201,20 @@ async def test_few_tests_that_failed_are_tried_once_more_alone() -> None:
     run = await run_suite(many, System.PENSTOCK, names, 4)
     assert many.runs == [(names, 4)]
     assert run.passed(*GROUPS) == (20 - AGAIN_MAX - 1, 20)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "result", "why"),
+    [
+        (0, "K > one() :: STARTED\nK > one() :: SUCCESSFUL\n", Result.PASSED, ""),
+        (0, "K > one() :: SKIPPED\n\tReason: is disabled\n", Result.SKIPPED, "Reason: is disabled"),
+        (1, "K > one() :: FAILED\n\tno KV_8gMCoO79Uk yet\n\t\tat K.one\n", Result.FAILED, "no KV_DRAWN yet"),
+        (1, "K > one(a) :: SUCCESSFUL\nK > one(b) :: FAILED\n\tno\n", Result.FAILED, "no"),
+        (-9, "not ended after 120 s", Result.FAILED, "not ended after 120 s"),
+    ],
+)
+def test_what_junit_says_of_a_test(code: int, said: str, result: Result, why: str) -> None:
+    assert nats_java.outcome_of_junit("one", code, said) == Outcome("one", result, why)
 
 
 def test_a_reason_is_one_line_that_is_the_same_in_each_run() -> None:

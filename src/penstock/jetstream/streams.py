@@ -347,7 +347,7 @@ class _Streams:
         if subject_mistake(options.subject, wildcards=True) is not None:
             return []
         wanted = options.subject
-        return [state for state in states if any(overlap(one, wanted) for one in state.config.listening_patterns)]
+        return [state for state in states if any(overlap(one, wanted) for one in _subjects(state))]
 
     def _info(self, state: StreamState, found: ListOffsetsResponse) -> dict[str, Any]:
         """Return the fields of a stream's info that all answers have."""
@@ -361,3 +361,8 @@ class _Streams:
             "ts": api_time(self._node.now.wall_us),
             **({"domain": self._gateway.domain} if self._gateway.domain else {}),
         }
+
+
+def _subjects(state: StreamState) -> tuple[str, ...]:
+    """Return the subjects of a stream, with those of its partitions if it has several."""
+    return state.config.listening_patterns if len(state.partitions) > 1 else state.config.subjects

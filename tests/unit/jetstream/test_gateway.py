@@ -123,6 +123,17 @@ def test_requests_beyond_the_limit_are_refused_and_late_ones_too(monkeypatch: py
     assert broker.call("STREAM.INFO.s")["state"]["messages"] == 1
 
 
+@pytest.mark.parametrize(
+    ("subject", "streams"),
+    [("*", ["one"]), ("*.*", ["two"]), ("a.*", ["two"]), (">", ["one", "two"]), ("x", ["one"]), ("x.0", None)],
+)
+def test_streams_are_found_by_their_subjects(subject: str, streams: list[str] | None) -> None:
+    broker = ApiBroker().start()
+    for name, of_stream in (("one", "x"), ("two", "a.b")):
+        assert broker.call(f"STREAM.CREATE.{name}", {"name": name, "subjects": [of_stream]})["did_create"]
+    assert broker.call("STREAM.NAMES", {"subject": subject})["streams"] == streams
+
+
 def test_an_info_without_the_number_of_subjects_is_better_than_none() -> None:
     broker = ApiBroker().start()
     broker.call("STREAM.CREATE.s", {"name": "s"})
