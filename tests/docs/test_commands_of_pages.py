@@ -131,6 +131,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "compose": CLUSTER,
     "compression": ORDERS,
     "consumer-groups": ORDERS[:2],
+    "consumers": ("penstock serve --jetstream-api auto", *ORDERS[1:]),
     "copy": (*ORDERS[:2], appended("orders", 1001, subject="orders.eu.1")),
     "disaster-recovery": (
         *ADMIN,
