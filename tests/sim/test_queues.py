@@ -25,11 +25,10 @@ from penstock.testing.simulation import inspector
 from penstock.testing.simulation.broker.broker import SimBroker
 from tests.extent import each_change, needs_time
 
-JOBS = 80
-EVENTS = 120
+JOBS = 40
+EVENTS = 40
 SUBJECTS = ("a", "b", "c")  # nobody wants the last one
-ROUNDS = 90
-READS = 40
+READS = 25
 
 
 class Driver:
@@ -188,17 +187,18 @@ class Events(Driver):
 
     async def drive(self) -> None:
         """Have consumers come, and be known to each leader."""
-        async with penstock.aio.connect(timeout=60) as _:
-            for number in range(ROUNDS):
-                await asyncio.sleep(0.5)
-                if number in (10, 40):
-                    self.wants.append(SUBJECTS[len(self.wants)])
-                for broker in list(self.cluster._brokers.values()):
-                    look = None if broker.node is None else inspector.partition(broker.node, self.stream_id, 0)
-                    if look is not None and look.is_leader:
-                        place = broker.broker_id, broker.run, look.leader_epoch, len(self.wants)
-                        if place not in self.told:
-                            broker.event(partial(self.tell, broker, look))
+        rounds = 0
+        while not self.is_over:
+            await asyncio.sleep(0.5)
+            rounds += 1
+            if rounds in (10, 25):
+                self.wants.append(SUBJECTS[len(self.wants)])
+            for broker in list(self.cluster._brokers.values()):
+                look = None if broker.node is None else inspector.partition(broker.node, self.stream_id, 0)
+                if look is not None and look.is_leader:
+                    place = broker.broker_id, broker.run, look.leader_epoch, len(self.wants)
+                    if place not in self.told:
+                        broker.event(partial(self.tell, broker, look))
 
     async def add_log(self) -> None:
         """A log of consumers: from then on no leader decides before it was told."""
@@ -213,13 +213,13 @@ class Events(Driver):
         await self.create()
         await self.add_log()
         subjects = [self.random.choice(SUBJECTS) for _ in range(EVENTS)]
-        programs = [
-            self.cluster.start(partial(self.publish, subjects, 0.8), "writer"),
-            self.cluster.start(self.read, "reader"),
-        ]
-        await self.drive()
+        programs = [self.cluster.start(partial(self.publish, subjects, 1.0), f"writer-{n}") for n in range(2)]
+        programs.append(self.cluster.start(self.read, "reader"))
+        driver = asyncio.ensure_future(self.drive())
         for program in programs:
             await program.finished()
+        self.is_over = True
+        await driver
         await self.cluster.settle()
         left: set[int] = set()
         for _ in range(20):

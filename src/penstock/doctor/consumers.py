@@ -1,4 +1,4 @@
-"""Checks of consumers with acks: those that nobody uses, and that keep the messages of their stream.
+"""Checks of consumers with acks: those that no client uses, and that keep the messages of their stream.
 
 Rules: a consumer's info is JSON as JetStream's API tells it. A consumer is at rest if no client asks it for messages or
 hears its deliveries, and none has had or acked a message for RESTING_US. Only in a stream with retention `workqueue` or
