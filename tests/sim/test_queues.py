@@ -12,6 +12,8 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from random import Random
 
@@ -24,6 +26,7 @@ from penstock.testing import Cluster
 from penstock.testing.simulation import inspector
 from penstock.testing.simulation.broker.broker import SimBroker
 from tests.extent import each_change, needs_time
+from tests.sim.mutants import mutants
 
 JOBS = 40
 EVENTS = 40
@@ -116,6 +119,10 @@ class Driver:
 
     def check_read(self, subjects: set[str]) -> None:
         """Check the subjects of a read."""
+
+    async def main(self) -> None:
+        """Run the whole story."""
+        raise NotImplementedError
 
     async def left(self) -> set[int]:
         async with penstock.aio.connect(timeout=60) as client:
@@ -256,3 +263,15 @@ def test_what_is_removed_stays_so_and_nothing_else_goes(kind: str, seed: int) ->
     driver = KINDS[kind](seed)
     driver.cluster.run(driver.main())
     assert " 0 faults" not in driver.cluster.summary()
+
+
+@needs_time
+@pytest.mark.parametrize(
+    ("mutant", "kind"),
+    list(zip((one.name for one in mutants.MUTANTS_OF_RETENTION), ("workqueue", "interest", "interest"), strict=True)),
+)
+def test_a_planted_mistake_is_found(mutant: str, kind: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, initializer=mutants.install, initargs=(mutant,)) as pool:
+        errors = (pool.submit(error_of, kind, seed).result() for seed in range(1, 4))
+        assert next(filter(None, errors), "").startswith("AssertionError: ")
