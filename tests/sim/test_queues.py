@@ -12,6 +12,8 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from random import Random
 
@@ -24,12 +26,12 @@ from penstock.testing import Cluster
 from penstock.testing.simulation import inspector
 from penstock.testing.simulation.broker.broker import SimBroker
 from tests.extent import each_change, needs_time
+from tests.sim.mutants import mutants
 
-JOBS = 80
-EVENTS = 120
+JOBS = 40
+EVENTS = 40
 SUBJECTS = ("a", "b", "c")  # nobody wants the last one
-ROUNDS = 90
-READS = 40
+READS = 25
 
 
 class Driver:
@@ -118,6 +120,10 @@ class Driver:
     def check_read(self, subjects: set[str]) -> None:
         """Check the subjects of a read."""
 
+    async def main(self) -> None:
+        """Run the whole story."""
+        raise NotImplementedError
+
     async def left(self) -> set[int]:
         async with penstock.aio.connect(timeout=60) as client:
             return {message.offset async for message in client.messages(self.name)}
@@ -188,17 +194,18 @@ class Events(Driver):
 
     async def drive(self) -> None:
         """Have consumers come, and be known to each leader."""
-        async with penstock.aio.connect(timeout=60) as _:
-            for number in range(ROUNDS):
-                await asyncio.sleep(0.5)
-                if number in (10, 40):
-                    self.wants.append(SUBJECTS[len(self.wants)])
-                for broker in list(self.cluster._brokers.values()):
-                    look = None if broker.node is None else inspector.partition(broker.node, self.stream_id, 0)
-                    if look is not None and look.is_leader:
-                        place = broker.broker_id, broker.run, look.leader_epoch, len(self.wants)
-                        if place not in self.told:
-                            broker.event(partial(self.tell, broker, look))
+        rounds = 0
+        while not self.is_over:
+            await asyncio.sleep(0.5)
+            rounds += 1
+            if rounds in (10, 25):
+                self.wants.append(SUBJECTS[len(self.wants)])
+            for broker in list(self.cluster._brokers.values()):
+                look = None if broker.node is None else inspector.partition(broker.node, self.stream_id, 0)
+                if look is not None and look.is_leader:
+                    place = broker.broker_id, broker.run, look.leader_epoch, len(self.wants)
+                    if place not in self.told:
+                        broker.event(partial(self.tell, broker, look))
 
     async def add_log(self) -> None:
         """A log of consumers: from then on no leader decides before it was told."""
@@ -213,13 +220,13 @@ class Events(Driver):
         await self.create()
         await self.add_log()
         subjects = [self.random.choice(SUBJECTS) for _ in range(EVENTS)]
-        programs = [
-            self.cluster.start(partial(self.publish, subjects, 0.8), "writer"),
-            self.cluster.start(self.read, "reader"),
-        ]
-        await self.drive()
+        programs = [self.cluster.start(partial(self.publish, subjects, 1.0), f"writer-{n}") for n in range(2)]
+        programs.append(self.cluster.start(self.read, "reader"))
+        driver = asyncio.ensure_future(self.drive())
         for program in programs:
             await program.finished()
+        self.is_over = True
+        await driver
         await self.cluster.settle()
         left: set[int] = set()
         for _ in range(20):
@@ -256,3 +263,15 @@ def test_what_is_removed_stays_so_and_nothing_else_goes(kind: str, seed: int) ->
     driver = KINDS[kind](seed)
     driver.cluster.run(driver.main())
     assert " 0 faults" not in driver.cluster.summary()
+
+
+@needs_time
+@pytest.mark.parametrize(
+    ("mutant", "kind"),
+    list(zip((one.name for one in mutants.MUTANTS_OF_RETENTION), ("workqueue", "interest", "interest"), strict=True)),
+)
+def test_a_planted_mistake_is_found(mutant: str, kind: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, initializer=mutants.install, initargs=(mutant,)) as pool:
+        errors = (pool.submit(error_of, kind, seed).result() for seed in range(1, 4))
+        assert next(filter(None, errors), "").startswith("AssertionError: ")

@@ -291,7 +291,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def retention_policy(self) -> RetentionPolicy:
-        """Whether an ack of its consumers removes a message."""
+        """Policy for what acks of its consumers remove."""
         return RetentionPolicy.LIMITS if self.retention is msgspec.UNSET else self.retention
 
     @property

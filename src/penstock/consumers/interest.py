@@ -1,8 +1,8 @@
 """Interest: which messages of a stream with retention `workqueue` or `interest` no consumer needs any more.
 
-Rules: a message is given out once nobody needs it; the caller hides it (`Node.consume`), and gives back what could not
-be hidden. What a consumer needs is asked of its state when it matters (`Claim`), and not kept here: a settled message
-that was never told is found by the next `look`, and one that is told twice changes nothing.
+Rules: a message is given out once no consumer needs it; the caller hides it (`Node.consume`), and gives back what could
+not be hidden. What a consumer needs is asked of its state when it matters (`Claim`), and not kept here: a settled
+message that was never told is found by the next `look`, and one that is told twice changes nothing.
 
 | retention | a message goes                                                                                      |
 |-----------|-----------------------------------------------------------------------------------------------------|
@@ -34,7 +34,7 @@ ASKS_MAX = 8
 
 
 class Claim(Protocol):
-    """What one consumer needs of a stream, as its state says at the moment."""
+    """Claim of one consumer on the rows of a stream, as its state says at the moment."""
 
     @property
     def next_offset(self) -> int:
@@ -90,14 +90,14 @@ class Interest:
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """What all consumers want together, for `Node.tell_interest`."""
+        """Filters of all consumers together, for `Node.tell_interest`."""
         found = {one for entry in self._order for one in entry.filters or (ALL,)}
         return (ALL,) if ALL in found else tuple(sorted(found))
 
     def join(self, name: str, filters: Iterable[str], claim: Claim, since: int = 0) -> None:
         """Add a consumer, or change the filters of one. Its claim counts from now on.
 
-        `since`: it has passed the rows before it by other filters, so of a queue nobody knows which of them it settled.
+        `since`: it has passed the rows before it by other filters, so of a queue it may have settled none of them.
         """
         self._entries[name] = _Entry(name, tuple(filters), claim, since)
         self._changed()

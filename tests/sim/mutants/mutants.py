@@ -1024,6 +1024,29 @@ MUTANTS_OF_SCHEDULES = (
 """Mutants of schedules: `tests/sim/test_schedules.py` has the writers that show them."""
 
 
+MUTANTS_OF_RETENTION = (
+    Mutant(
+        "an ack is answered before its message is hidden",
+        "penstock.node.api.consumption",
+        "        one.gathered, one.told, one.waiting = NONE, one.waiting, []\n",
+        "        [done(None) for done in one.waiting]; one.gathered, one.told, one.waiting = NONE, [], []\n",
+    ),
+    Mutant(
+        "a leader that does not know the consumers drops what they want",
+        "penstock.node.api.stream_interest",
+        "            if not partition.stream.has_consumers:\n",
+        "            if True:\n",
+    ),
+    Mutant(
+        "what no consumer wants is shown before it is decided on",
+        "penstock.node.partition.partition",
+        " or stream.decides_rollups or config.drops_unwanted\n",
+        " or stream.decides_rollups\n",
+    ),
+)
+"""Mutants of work queues and interest: `tests/sim/test_queues.py` has the driver that shows them."""
+
+
 MUTANTS_OF_GATEWAY = (
     Mutant(
         "a broker denies streams that it does not know yet",
@@ -1151,6 +1174,7 @@ _OTHERS = (
     *MUTANTS_OF_DISKS,
     *MUTANTS_OF_EXPIRY,
     *MUTANTS_OF_SCHEDULES,
+    *MUTANTS_OF_RETENTION,
 )
 
 

@@ -1,11 +1,11 @@
 """Consumption: hides what the consumers of streams with retention `workqueue` or `interest` need no more.
 
-Rules: whoever runs the consumers says which rows these are (`consumers.interest`), and the leader hides them by marks.
-One mark is under way for a partition; what comes meanwhile is the next one's. A caller is told once its rows are hidden
-by a committed mark: then no look-up, count or reader shows them, here or at any later leader. The marks are on the
-disks of the in-sync replicas by then, as all marks are, so rows that nobody waits for share one with others: between
-two marks lie CONSUME_PAUSE_MS, unless a client waits. A caller that is told of an error has its rows hidden or not, and
-asks again.
+Rules: the caller runs the consumers, and says which rows these are (`consumers.interest`); the leader hides them by
+marks. One mark is under way for a partition; what comes meanwhile is the next one's. A caller is told once its rows are
+hidden by a committed mark: then no look-up, count or reader shows them, here or at any later leader. The marks are on
+the disks of the in-sync replicas by then, as all marks are, so rows that no client waits for share one with others:
+between two marks lie CONSUME_PAUSE_MS, unless a client waits. A caller that is told of an error has its rows hidden or
+not, and asks again.
 
     consume → gathered → mark committed, applied: told → gathered meanwhile …
                  └─ pause, unless awaited
@@ -90,7 +90,7 @@ class _Consuming:
 
 
 class Consumption:
-    """What is consumed in the partitions that this broker leads."""
+    """Consumed rows of the partitions that this broker leads."""
 
     def __init__(
         self,

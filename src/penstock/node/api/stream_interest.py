@@ -1,7 +1,7 @@
-"""What the consumers of streams with interest retention want, in the partitions led here.
+"""Subjects that the consumers of streams with interest retention want, in the partitions led here.
 
-Rules: whoever runs the consumers tells the filters of all of them, for one leadership; the next one has to be told
-anew. Until then nothing is known, and nothing is decided on (`RowDecisions`); but in a stream that has no log of
+Rules: the caller runs the consumers, and tells the filters of all of them, for one leadership; the next one has to be
+told anew. Until then nothing is known, and nothing is decided on (`RowDecisions`); but in a stream that has no log of
 consumers there are none with acks, and nothing is wanted.
 """
 

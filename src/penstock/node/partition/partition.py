@@ -396,10 +396,10 @@ class Partition:
     @property
     def lasts_end(self) -> int:
         """End of the committed rows that tell the last message of each subject: a leader's, also before it has decided
-        what they hide. A limit hides only earlier ones of their subjects; a rollup, others, too.
+        what they hide. A limit hides only earlier ones of their subjects, a rollup others, interest the last one.
         """
         leadership, end = self.leadership, self.visible_end
-        if leadership is None or end < max(self.rolled_up_end, leadership.epoch_start):
+        if leadership is None or self.drops_unwanted or end < max(self.rolled_up_end, leadership.epoch_start):
             return end
         return self.committed_end
 

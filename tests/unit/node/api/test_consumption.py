@@ -14,10 +14,13 @@ from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
     CreateStreamResponse,
+    GetRequest,
+    GetResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
 from penstock.node.api.consumption import Done
+from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.companions import ReadCompanionRows
 from penstock.vfs.memory import Keep
@@ -297,6 +300,23 @@ def test_a_message_that_no_consumer_wants_is_acked_takes_its_sequence_and_is_nev
     pass_time(broker)
     assert shown(broker) == [2, 3]
     assert counted(broker) == (2, 2)
+
+
+def test_an_unwanted_message_is_not_told_as_the_last_of_its_subject() -> None:
+    broker = made("interest")
+    wanted(broker, "jobs.a")
+    publish(broker, "a")
+    pass_time(broker)
+    wanted(broker, "jobs.b")
+    broker.hung = (DecideRows,)
+    broker.publish("jobs.a", b"unwanted")
+    asked = broker.request(GetRequest(stream_id=broker.stream_id("jobs"), subject="jobs.a"))
+    broker.turn()
+    assert (partition_of(broker).committed_end, partition_of(broker).lasts_end) == (2, 1)
+    assert asked in broker.open_requests, "it waits until the message is decided on"
+    broker.hung = ()
+    pass_time(broker)
+    assert broker.answer(asked, GetResponse).offset == 0
 
 
 def test_a_message_that_is_committed_after_its_consumer_was_told_is_kept() -> None:
