@@ -304,6 +304,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """True if a message that no consumer wants is never shown."""
         return self.retention is RetentionPolicy.INTEREST
 
+    @property
     def allows_batches(self) -> bool:
         """True if it takes atomic batches: messages that are stored together, or none of them."""
         return self.allow_atomic is not msgspec.UNSET

@@ -332,6 +332,8 @@ FIELDS = (
         "Whether a message may be sent to another subject of the stream at a given time, with the header "
         "'Nats-Schedule: @at TIME'. If not, such a message is refused. It needs --allow-rollup, one partition and "
         "--discard old.",
+    ),
+    _switch(
         "allow_atomic",
         "--allow-atomic",
         "Whether messages with the headers Nats-Batch-Id and Nats-Batch-Sequence are stored together, or none of them "
