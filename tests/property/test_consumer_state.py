@@ -320,8 +320,7 @@ class Consumers(RuleBasedStateMachine):
     @rule(max_deliver=st.sampled_from([0, 1, 2, 3]), pending_max=st.sampled_from([1, 3, 1_000]))
     def update(self, max_deliver: int, pending_max: int) -> None:
         old = self.model.config
-        if not old.is_ordered and old.max_deliver == 0:
-            max_deliver = 0  # or earlier deliveries, sent before they were committed, would count
+        max_deliver = (max_deliver or 1) if old.max_deliver else 0  # deliveries without a limit would count
         config = AckConfig(
             ack_wait_us=old.ack_wait_us,
             backoff_us=old.backoff_us,
