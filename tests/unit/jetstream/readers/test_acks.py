@@ -304,6 +304,34 @@ def test_overflow_only_lets_requests_out_beyond_their_limit(broker: ReaderBroker
     assert values(broker.delivered(inbox))[:1] == [b"1"]
 
 
+def test_overflow_looks_at_its_limit_before_each_message(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", priority_policy="overflow", priority_groups=["g"])
+    broker.publish("s.a", b"1", b"2", b"3", b"4", b"5")
+    broker.tick(1)
+    assert values(overflow(broker, min_pending=3)) == [b"1", b"2", b"3"]
+    broker.tick(2_000)
+    assert values(overflow(broker, min_pending=3)) == []
+    broker.tick(2_000)
+    assert values(overflow(broker, min_pending=3, min_ack_pending=3)) == [b"4", b"5"]
+
+
+def test_overflow_counts_messages_that_come_again(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", priority_policy="overflow", priority_groups=["g"])
+    broker.publish("s.a", b"1", b"2")
+    broker.tick(1)
+    for one in of_group(broker, batch=2):
+        broker.ack(one, b"-NAK")
+    broker.publish("s.a", b"3", b"4")
+    broker.tick(1)
+    assert values(overflow(broker, min_pending=2)) == [b"1", b"2", b"3"]
+
+
+def overflow(broker: ReaderBroker, **limits: int) -> list[Delivered]:
+    """What a request for more than there is gets at once."""
+    request = json.dumps({"batch": 9, "expires": S, "group": "g", **limits})
+    return broker.delivered(broker.send("CONSUMER.MSG.NEXT.s.d", request))
+
+
 def test_the_least_priority_comes_first(broker: ReaderBroker) -> None:
     broker.durable("s", "d", priority_policy="prioritized", priority_groups=["g"])
     low = json.dumps({"batch": 1, "expires": 30 * S, "group": "g", "priority": 2})
