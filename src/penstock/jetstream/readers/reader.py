@@ -328,11 +328,16 @@ class Reader:
             return
         if all(now_us < pull.due_us() for pull in self.pulls):
             return
+        has_no_room = self.led is not None and self.led.state.table.has_no_room()
         kept = []
         for pull in self.pulls:
             if now_us >= pull.expires_us:
                 self.inactive_us = now_us
                 yield frame(pull.inbox, ended(pull, 408, "Request Timeout"))
+                continue
+            if has_no_room and _ends_with_messages(pull):  # as nats-server at its next look: acks may be long in coming
+                self.inactive_us = now_us
+                yield frame(pull.inbox, status(404, "No Messages"))
                 continue
             if now_us >= pull.due_us():
                 pull.beat_us = now_us
@@ -346,7 +351,7 @@ class Reader:
             return
         kept = []
         for pull in self.pulls:
-            if pull.no_wait and (pull.expires_us == UNLIMITED or pull.delivered):
+            if _ends_with_messages(pull):
                 self.inactive_us = now_us
                 yield frame(pull.inbox, status(404, "No Messages"))
             else:
@@ -381,6 +386,11 @@ class Reader:
         if self.is_paused(wall_us):
             due = min(due, now_us + self.config.pause_us - wall_us)
         return due
+
+
+def _ends_with_messages(pull: Pull) -> bool:
+    """True if it does not wait for more than there is now."""
+    return pull.no_wait and (pull.expires_us == UNLIMITED or pull.delivered > 0)
 
 
 def ended(pull: Pull, code: int, text: str) -> bytes:

@@ -179,6 +179,19 @@ def test_max_ack_pending_stops_until_an_ack_comes(broker: ReaderBroker) -> None:
     assert first.value == b"1"
 
 
+def test_a_request_that_does_not_wait_ends_while_acks_are_missing(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", max_ack_pending=1)
+    publish(broker, b"1", b"2")
+    request = json.dumps({"batch": 5, "no_wait": True, "expires": 2 * S, "idle_heartbeat": S // 10})
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.d", request)
+    (first,) = broker.delivered(inbox)
+    broker.tick(150)
+    assert [one.status for one in broker.delivered(inbox)] == ["404 No Messages"]
+    broker.ack(first)
+    assert broker.delivered() == []
+    assert info(broker)[4:] == (0, 0, 1)
+
+
 def test_an_ack_of_all(broker: ReaderBroker) -> None:
     broker.durable("s", "d", ack_policy="all")
     publish(broker, b"1", b"2", b"3")
