@@ -319,7 +319,6 @@ REFUSED = (
     ("republish", {"src": "a", "dest": "b"}),
     ("consumer_limits", {"max_ack_pending": -3}),
     ("allow_msg_counter", True),
-    ("allow_msg_schedules", True),
     ("allow_batched", True),
     ("persist_mode", "async"),
     ("max_age", 3_600_000_000_001),
