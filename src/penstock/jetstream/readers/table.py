@@ -94,7 +94,14 @@ class Readers:
             advisories=advisories,
         )
         self._tails = Tails(
-            gateway, registry, schedule=schedule, output=output, reads=reads, counts=counts, serving=serving
+            gateway,
+            registry,
+            schedule=schedule,
+            inboxes=inboxes,
+            output=output,
+            reads=reads,
+            counts=counts,
+            serving=serving,
         )
         self._endings = Endings(gateway, registry)
         self.stored = Stored(
@@ -370,6 +377,7 @@ class Readers:
             self._wake_some(now)
         if not self._output.can_deliver:
             return
+        self._inboxes.regroup()
         for _ in range(min(SERVED_MAX, len(self._schedule))):
             if self._output.left_bytes <= 0:
                 return

@@ -84,6 +84,12 @@ class LeafLinkModel:
     def has_interest(self, subject: bytes, queue: bytes = b"") -> bool | None:
         return self.interest.has_interest(subject, queue)
 
+    def groups(self, subject: bytes) -> bytes:
+        return self.interest.groups(subject)
+
+    def regrouped(self) -> list[bytes] | None:
+        return self.interest.regrouped()
+
     def watch(self, subject: bytes) -> None:
         self.interest.watch(subject, self._owner.now_ms())
 
