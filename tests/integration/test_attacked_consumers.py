@@ -108,20 +108,15 @@ async def idle(js: Any, stream: str, name: str) -> Any:
     return info
 
 
-def replies_of_garbage(chance: random.Random, stream: str, reply: str) -> Iterator[str]:
-    """Yield subjects for acks that name no delivery, and a few that do."""
+def replies_of_garbage(chance: random.Random, reply: str) -> Iterator[str]:
+    """Yield subjects that look like acks of a delivery, and name none."""
     parts = reply.split(".")
-    for number in range(3, 14):
-        yield ".".join((*parts, "1", "2", "3", "4", "5")[:number])
-    for at in range(2, 9):
-        for huge in HUGE:
-            yield ".".join((*parts[:at], str(huge), *parts[at + 1 :]))
-    for other in ("", "nobody", "*", ">", "x" * 3_000, "\u00e4", "0x10", "+1", "1e3", "01"):
-        if other and " " not in other:
-            for at in (3, 4, 5, 6, 7):
-                yield ".".join((*parts[:at], other, *parts[at + 1 :])).replace("*", "@").replace(">", "@")
+    yield from (".".join((*parts, *"12345")[:number]) for number in range(3, 14) if number != len(parts))
+    wrong = [str(number) for number in HUGE] + ["nobody", "@", "x" * 3_000, "\u00e4", "0x10", "+1", "1e3"]
+    for at in (2, 3, 5, 6, 7):
+        yield from (".".join((*parts[:at], one, *parts[at + 1 :])) for one in wrong if one[-3:] != parts[at][-3:])
     for _ in range(200):
-        yield f"$JS.ACK.{stream}.{parts[3]}." + ".".join(str(chance.randrange(50)) for _ in range(5))
+        yield ".".join((*parts[:4], *(str(chance.randrange(50)) for _ in range(5))))
 
 
 @each_change
@@ -137,7 +132,7 @@ async def test_garbage_in_acks_changes_nothing(broker: BrokerProcess) -> None:
         own = {message.reply for message in messages}
         sent = 0
         for message in messages[:3]:
-            for subject in replies_of_garbage(chance, "garbage", message.reply):
+            for subject in replies_of_garbage(chance, message.reply):
                 if subject in own:
                     continue
                 for payload in chance.sample(PAYLOADS, 3):
