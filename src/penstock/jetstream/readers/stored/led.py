@@ -54,6 +54,7 @@ def ack_config(config: ReaderConfig) -> AckConfig:
         max_deliver=config.max_deliver,
         max_ack_pending=config.max_ack_pending,
         acks_all=config.acks == "all",
+        order=config.order,
         sample_percent=config.sample_percent,
         tells_terminated=True,  # for the advisory
         has_priority=config.priority != "none",
