@@ -19,7 +19,7 @@ from penstock import aio
 from penstock.frugal.context import Context
 from penstock.frugal.errors import ApplicationError, TransportError
 from penstock.frugal.nats_transport import NatsTransport
-from penstock.frugal.scopes.dead_letters import OFFSET, PARTITION
+from penstock.base.dead_letters import OFFSET, PARTITION
 from penstock.frugal.shipped.retry import retry
 from tests.broker_process import DEADLINE_S, Child, broker_environment, eventually
 from tests.extent import extent, needs_time

@@ -105,6 +105,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "PASS_API_CALLS": 82,
         "LEASE": 83,
         "REPORT_API": 84,
+        "STORE_LETTER": 85,
     }
 
 

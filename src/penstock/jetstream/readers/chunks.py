@@ -102,10 +102,7 @@ def decoded(
     if filters is None:
         batches = _batches(raw, int(response.base_offset), (begin, end))
     else:
-        schema = projecting.schema_of(KEYED_COLUMNS if has_keys else COLUMNS)
-        batches = (
-            iter(()) if not raw else projecting.from_stream(memoryview(raw), response.raw_crc, schema, source="the log")
-        )
+        batches = _projected(raw, response, has_keys=has_keys)
     found = [batch for batch in batches if batch.num_rows]
     names = ("subject", "value", "headers", "key") if has_keys else ("subject", "value", "headers")
     copies = 2 * sum(_text_bytes(batch, names) for batch in found) < len(raw)
@@ -114,6 +111,18 @@ def decoded(
         rows.append(_rows(batch, position, copies=copies, has_keys=has_keys))
         position = rows[-1].end_offset
     return Chunk(begin, end, rows, filters, has_keys=has_keys)
+
+
+def keyed_batches(response: FetchResponse, payload: Payload) -> Iterator[pa.RecordBatch]:
+    """Return the rows in the answer of a fetch of KEYED_COLUMNS. CorruptionError, OSError."""
+    return _projected(_read(payload), response, has_keys=True)
+
+
+def _projected(raw: bytes | bytearray, response: FetchResponse, *, has_keys: bool) -> Iterator[pa.RecordBatch]:
+    if not raw:
+        return iter(())
+    schema = projecting.schema_of(KEYED_COLUMNS if has_keys else COLUMNS)
+    return projecting.from_stream(memoryview(raw), response.raw_crc, schema, source="the log")
 
 
 def _read(payload: Payload) -> bytes | bytearray:

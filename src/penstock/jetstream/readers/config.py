@@ -52,6 +52,8 @@ ACK_PENDING_MAX = 1_000_000
 
 ORDER_BY = "penstock.order_by"
 """Key of the metadata: what is in one hand at a time (`key`, `subject` or `token:N`)."""
+DEAD_LETTERS = "penstock.dead_letters"
+"""Key of the metadata: the stream for messages that reached max_deliver, or were terminated."""
 
 _MS = 1_000_000  # ns
 _INT = "int"
@@ -128,7 +130,7 @@ NOTES = {
     "idle_heartbeat": "push only, from 100 ms on",
     "deliver_subject": "makes a push consumer; no subject that a stream stores",
     "inactive_threshold": "0: 5 s; of a durable consumer: none",
-    "metadata": "up to 16 KiB; `penstock.order_by` is `key`, `subject` or `token:N`: each of them in one hand at a time",
+    "metadata": "up to 16 KiB; `penstock.order_by` is `key`, `subject` or `token:N`: each of them in one hand at a time; `penstock.dead_letters`: a stream",
     "priority_groups": "pull only",
     "priority_policy": "all four",
     "priority_timeout": "of `pinned_client`; 0: 2 minutes",
@@ -247,6 +249,7 @@ class ReaderConfig(msgspec.Struct, frozen=True):
     priority_groups: tuple[str, ...] = ()
     pin_us: int = 0
     order: int = ORDER_NONE  # as `consumers.config` numbers them
+    dead_letters: str = ""  # the stream for messages that are given up
 
     @property
     def needs_keys(self) -> bool:
@@ -319,6 +322,7 @@ def _of(config: Config, filters: tuple[str, ...]) -> ReaderConfig:
         priority_groups=tuple(config["priority_groups"]),
         pin_us=config["priority_timeout"] // 1_000,
         order=_order(config),
+        dead_letters=_dead_letters(config),
     )
 
 
@@ -333,6 +337,14 @@ def _order(config: Config) -> int:
         return order_of(order_by)
     except ValueError as error:
         raise invalid_config(f"{ORDER_BY}: {error}") from None
+
+
+def _dead_letters(config: Config) -> str:
+    """Return the name of the stream of dead letters; empty: none. Raise ApiError."""
+    stream: str = config["metadata"].get(DEAD_LETTERS, "")
+    if stream and config["ack_policy"] != "explicit":
+        raise invalid_config(f"{DEAD_LETTERS}: only a consumer with an ack of each message has them; ack_policy: explicit")
+    return stream
 
 
 def stored_config(told: Config, filters: tuple[str, ...]) -> ReaderConfig:
