@@ -116,13 +116,13 @@ class Letters:
             raise RemoteError(ErrorCode.OVERLOADED, f"{self._waiting} dead letters wait here; ask again in a moment")
         known = self._known.get(partition)
         if known is None or known.leadership is not partition.leadership:
-            self._end(partition)
+            self.ended(partition)
             known = self._known[partition] = _Known(partition.leadership)
         known.queue.append((call, request))
         self._waiting += 1
         self._next(partition, known)
 
-    def _end(self, partition: Partition) -> None:
+    def ended(self, partition: Partition) -> None:
         """A leadership is over: those who wait ask the next leader."""
         known = self._known.pop(partition, None)
         if known is None:
@@ -140,7 +140,7 @@ class Letters:
         if known.is_busy or not known.queue:
             return
         if partition.leadership is not known.leadership:
-            self._end(partition)
+            self.ended(partition)
             return
         call, request = known.queue.popleft()
         known.is_busy = True

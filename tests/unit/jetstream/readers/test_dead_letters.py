@@ -149,7 +149,7 @@ def test_a_message_waits_while_the_stream_is_gone_and_is_stored_when_it_is_back(
     assert told(broker)["num_ack_pending"] == 0
 
 
-WRONG = (
+WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("full", {"max_msgs": 1, "discard": "new"}, "refuses what is beyond"),
     ("sealed", {}, "sealed"),
     ("small", {"max_msg_size": 400}, "limit"),
