@@ -36,7 +36,6 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.config import SchemaCheck
-from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.dead_letters import (
     DELIVERIES,
     GROUP,
@@ -54,6 +53,7 @@ from penstock.base.dead_letters import (
     own_lines,
     shown_reason,
 )
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.typed_headers import DEAD_PREFIX, DEAD_SUFFIX, DEAD_TOO_LONG, DEAD_UNFIT
 from penstock.client.aio import Client
 from penstock.client.errors import StreamExists, StreamNotFound

@@ -343,7 +343,9 @@ def _dead_letters(config: Config) -> str:
     """Return the name of the stream of dead letters; empty: none. Raise ApiError."""
     stream: str = config["metadata"].get(DEAD_LETTERS, "")
     if stream and config["ack_policy"] != "explicit":
-        raise invalid_config(f"{DEAD_LETTERS}: only a consumer with an ack of each message has them; ack_policy: explicit")
+        raise invalid_config(
+            f"{DEAD_LETTERS}: only a consumer with an ack of each message has them; ack_policy: explicit"
+        )
     return stream
 
 

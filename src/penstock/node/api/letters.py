@@ -60,7 +60,9 @@ class _Prepare(Query):
         start = view.offset_at(since_us, end=view.log_end)
         for _, data in self._batches(start, view.log_end, reverse=True, as_stored=True):
             rows = codec.check_rows(data)
-            for offset, block in zip(rows.column("offset").to_pylist(), rows.column("headers").to_pylist(), strict=True):
+            for offset, block in zip(
+                rows.column("offset").to_pylist(), rows.column("headers").to_pylist(), strict=True
+            ):
                 if block is not None and (letter := _letter_of(block)):
                     self.found[letter] = offset
             if self.looked_bytes >= limits.LETTER_READ_BYTES_MAX or len(self.found) >= limits.LETTERS_KNOWN_MAX:

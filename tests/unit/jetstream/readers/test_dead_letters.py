@@ -204,7 +204,13 @@ def test_a_letter_that_goes_in_a_circle_waits(broker: ReaderBroker) -> None:
     durable(broker)
     answer = broker.api("STREAM.UPDATE.s", {"name": "s", "subjects": ["s", "s.>", "penstock.dead.s.>"]})
     assert "error" not in answer, answer
-    config = {"durable_name": "back", "ack_policy": "explicit", "max_deliver": 1, "ack_wait": S, "metadata": {DEAD: "s"}}
+    config = {
+        "durable_name": "back",
+        "ack_policy": "explicit",
+        "max_deliver": 1,
+        "ack_wait": S,
+        "metadata": {DEAD: "s"},
+    }
     made = broker.consumer("dead", "back", **config)
     assert "error" not in made, made
     publish(broker, b"1")

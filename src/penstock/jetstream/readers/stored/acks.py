@@ -110,9 +110,7 @@ def _go_ns(text: str) -> int:
 class Acks:
     """Applies acks."""
 
-    def __init__(
-        self, gateway: Gateway, tables: AckTables, advisories: Advisories, dead_letters: DeadLetters
-    ) -> None:
+    def __init__(self, gateway: Gateway, tables: AckTables, advisories: Advisories, dead_letters: DeadLetters) -> None:
         self._gateway = gateway
         self._tables = tables
         self._advisories = advisories

@@ -39,6 +39,7 @@ from penstock.messages import (
 )
 from penstock.metadata.image import StreamState
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
+from penstock.node.security.access import Authorization
 from penstock.node.step import Lane, Payload
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from penstock.jetstream.readers.running.registry import ReaderRegistry
 
+_API = "the user of JetStream's API"
 UNDER_WAY_MAX = 64
 """Letters of all consumers of one broker at once; the others wait."""
 
@@ -67,6 +69,16 @@ def _rows(batch: pa.RecordBatch) -> Iterator[_Row]:
     columns = [batch.column(name).to_pylist() for name in ("key", "value", "headers")]
     times = batch.column("timestamp").cast(pa.int64()).to_pylist()
     return map(_Row, subjects, *columns, times)
+
+
+def check_letter_rights(auth: Authorization, target: StreamState, who: str) -> None:
+    """Raise RemoteError if a user may not append dead letters to a stream."""
+    auth.check(AppendRequest(stream_id=target.stream_id))
+    subject = dead_letter_subject(target.name, ">")
+    allowed = auth.appended_subjects(target)
+    if allowed is not None and not any(is_within(subject, one) for one in allowed):
+        text = f"{who} may not append on {subject} of stream {target.name}"
+        raise RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation="append")
 
 
 class LetterState(NamedTuple):
@@ -99,7 +111,7 @@ class DeadLetters:
         if why := self._mistake(target):
             raise invalid_config(f"{DEAD_LETTERS}: {why}")
         try:
-            self._check_rights(target, dead_letter_subject(name, ">"))
+            check_letter_rights(self._gateway.authorization, target, _API)
         except RemoteError as error:
             raise ApiError(403, 10052, f"{DEAD_LETTERS}: {error.message}") from None
 
@@ -111,18 +123,12 @@ class DeadLetters:
         """Return why a stream can have no dead letters; empty: it can."""
         wanted = dead_letter_subject(target.name, ">")
         if len(target.partitions) > 1:
-            return f"stream {target.name} has {len(target.partitions)} partitions; dead letters need one of one partition"
+            return (
+                f"stream {target.name} has {len(target.partitions)} partitions; dead letters need one of one partition"
+            )
         if not any(is_within(wanted, subject) for subject in target.config.subjects):
             return f"stream {target.name} does not take {wanted}: `penstock stream create {target.name} '{wanted}'`"
         return ""
-
-    def _check_rights(self, target: StreamState, subject: str) -> None:
-        """Raise RemoteError if the API's user may not append a letter."""
-        self._gateway.check(AppendRequest(stream_id=target.stream_id))
-        allowed = self._gateway.authorization.appended_subjects(target)
-        if allowed is not None and not any(is_within(subject, one) for one in allowed):
-            text = f"JetStream's API may not append on {subject} of stream {target.name}"
-            raise RemoteError(ErrorCode.NOT_AUTHORIZED, text)
 
     # Letters
 
@@ -252,8 +258,7 @@ class DeadLetters:
             return
         try:
             target = self._target(reader)
-            subject = dead_letter_subject(target.name, row.subject.decode())
-            self._check_rights(target, subject)
+            check_letter_rights(self._gateway.authorization, target, _API)
             raw = self._encoded(reader, led, given, row, target)
         except RemoteError as error:
             self._failed(reader, led, given, error)

@@ -96,8 +96,10 @@ class Stored:
     def has_next_turn(self) -> bool:
         """True if `turn` has something to do."""
         now_us = self._gateway.node.now.elapsed_us
-        return self.leaderships.has_coming or self.dead_letters.has_settled or any(
-            one.writes.released or one.writes.is_due(now_us) for one in self.leaderships.all()
+        return (
+            self.leaderships.has_coming
+            or self.dead_letters.has_settled
+            or any(one.writes.released or one.writes.is_due(now_us) for one in self.leaderships.all())
         )
 
     @property
