@@ -34,10 +34,17 @@ class Shared:
         self.given: set[tuple[str, int, int]] = set()  # with the number of the delivery
         self.wrong: list[str] = []
         self.workers: set[int] = set()
+        self.is_a_third_done = asyncio.Event()
 
     @property
     def done(self) -> int:
         return sum(map(len, self.acked.values()))
+
+    def note_acked(self, key: str, number: int) -> None:
+        if number not in self.acked[key]:
+            self.acked[key].append(number)
+        if self.done >= KEYS * PER_KEY // 3:
+            self.is_a_third_done.set()
 
     def receive(self, worker: int, key: str, number: int, delivery: int) -> None:
         """Look at a delivery: all messages of its key before it are done, and it never came with this number."""
@@ -73,8 +80,7 @@ async def work(url: str, worker: int, shared: Shared) -> None:
                 except RETRIED:
                     continue  # it comes again, unless the ack was stored
                 finally:
-                    if int(number) not in shared.acked[key]:
-                        shared.acked[key].append(int(number))
+                    shared.note_acked(key, int(number))
 
 
 async def bound(connection: Any) -> Any:
@@ -112,8 +118,7 @@ async def test_a_key_is_never_in_two_hands_though_the_leader_is_killed(tmp_path:
                         await js.publish("s", b"k%d/%d" % (key, number), headers={"Penstock-Key": f"k{key}"})
                 workers = [asyncio.create_task(work(server.url, worker, shared)) for worker in range(WORKERS)]
                 async with asyncio.timeout(6 * TIMEOUT_S):
-                    while shared.done < KEYS * PER_KEY // 3 and not any(one.done() for one in workers):
-                        await asyncio.sleep(0.01)
+                    await shared.is_a_third_done.wait()
                     brokers.brokers[await brokers.leader_of("s")].kill()
                     await asyncio.gather(*workers)
                 await nothing_is_left(connection)

@@ -1,4 +1,4 @@
-"""Dead letters: what a message that nobody could take carries in the stream that keeps it.
+"""Dead letters: what a message that no client could take carries in the stream that keeps it.
 
 Rules: a dead letter has key and value of the message; its subject is behind the prefix of the stream that it is in,
 `penstock.dead.<stream>.`; headers tell where it comes from. Headers that ask a broker for something, such as

@@ -1,9 +1,10 @@
 """Messages that a consumer has given up, on their way to the stream of its dead letters. Sans-IO.
 
-Rules: a message stays pending in the consumer's state, in nobody's hand, until its letter is stored: first the letter,
-then the state. One letter of a consumer is under way at a time, in order of the offsets. After a failure the next one
-is tried after RETRY_US_MIN, and then ever more rarely, up to RETRY_US_MAX: what is wrong with one letter (the stream is gone,
-full, sealed, forbidden) is wrong with the next one, too, mostly. One that alone is wrong keeps no other one waiting.
+Rules: a message stays pending in the consumer's state, in no client's hand, until its letter is stored: first the
+letter, then the state. One letter of a consumer is under way at a time, in order of the offsets. After a failure the
+next one is tried after RETRY_US_MIN, and then ever more rarely, up to RETRY_US_MAX: what is wrong with one letter (the
+stream is gone, full, sealed, forbidden) is wrong with the next one, too, mostly. One that alone is wrong keeps no other
+one waiting.
 
     given up ─▶ waits ─▶ under way ─┬─▶ stored: the message leaves the pending ones
                   ▲                 │
@@ -59,7 +60,7 @@ class Given(NamedTuple):
 
 
 class LetterQueue:
-    """What one consumer has given up under one leadership. Times are elapsed µs."""
+    """Messages that one consumer has given up under one leadership. Times are elapsed µs."""
 
     __slots__ = ("_last", "_waiting", "due_us", "failure", "failures", "under_way")
 
@@ -110,7 +111,7 @@ class LetterQueue:
 
 
 class Origin(NamedTuple):
-    """Where a message comes from, and who gave it up."""
+    """Origin of a message, and the consumer that gave it up."""
 
     stream: str
     partition: int

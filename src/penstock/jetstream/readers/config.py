@@ -130,7 +130,8 @@ NOTES = {
     "idle_heartbeat": "push only, from 100 ms on",
     "deliver_subject": "makes a push consumer; no subject that a stream stores",
     "inactive_threshold": "0: 5 s; of a durable consumer: none",
-    "metadata": "up to 16 KiB; `penstock.order_by` is `key`, `subject` or `token:N`: each of them in one hand at a time; `penstock.dead_letters`: a stream",
+    "metadata": "up to 16 KiB; with `penstock.order_by` ([order by key](../how-to/order-by-key.md)) and "
+    "`penstock.dead_letters` ([dead letters](../how-to/dead-letters.md))",
     "priority_groups": "pull only",
     "priority_policy": "all four",
     "priority_timeout": "of `pinned_client`; 0: 2 minutes",

@@ -71,7 +71,7 @@ def test_a_message_that_reached_max_deliver_is_a_dead_letter(broker: ReaderBroke
     assert "error" not in made, made
     publish(broker, b"1", headers="Penstock-Key: k\r\nNats-Msg-Id: 7\r\nA: b\r\n")
     publish(broker, b"2")
-    first, second = broker.pulled("s", "d", 2)
+    _, second = broker.pulled("s", "d", 2)
     broker.ack(second)
     broker.tick(1_100)
     assert values(broker.pulled("s", "d", 2)) == [b"1"]
@@ -204,14 +204,7 @@ def test_a_letter_that_goes_in_a_circle_waits(broker: ReaderBroker) -> None:
     durable(broker)
     answer = broker.api("STREAM.UPDATE.s", {"name": "s", "subjects": ["s", "s.>", "penstock.dead.s.>"]})
     assert "error" not in answer, answer
-    config = {
-        "durable_name": "back",
-        "ack_policy": "explicit",
-        "max_deliver": 1,
-        "ack_wait": S,
-        "metadata": {DEAD: "s"},
-    }
-    made = broker.consumer("dead", "back", **config)
+    made = broker.durable("dead", "back", max_deliver=1, ack_wait=S, metadata={DEAD: "s"})
     assert "error" not in made, made
     publish(broker, b"1")
     broker.pulled("s", "d")

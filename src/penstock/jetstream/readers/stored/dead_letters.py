@@ -82,7 +82,7 @@ def check_letter_rights(auth: Authorization, target: StreamState, who: str) -> N
 
 
 class LetterState(NamedTuple):
-    """What is told of a consumer's dead letters."""
+    """State of a consumer's dead letters, as it is told."""
 
     waiting: int
     failure: str
