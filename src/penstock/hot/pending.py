@@ -501,6 +501,23 @@ class PendingTable:
             self.set_state(index, _READY)
             self.dues[index] = _NEVER
 
+    def end(self, offset: _int) -> bool:
+        """A message is not delivered any more, and stays pending until it is given up; False: it is not pending.
+
+        It is not noted: the next leader delivers it again if it may.
+        """
+        index = self.find(offset)
+        if index < 0:
+            return False
+        self.set_state(index, _ENDED)
+        self.dues[index] = _NEVER
+        return True
+
+    def has_ended(self, offset: _int) -> bool:
+        """True if a message is pending, and is not delivered any more."""
+        index = self.find(offset)
+        return index >= 0 and self.marks[index] & _STATE_MASK == _ENDED
+
     def give_up(self, offset: _int) -> bool:
         """Take a message out for good; False: it is not pending."""
         index = self.find(offset)

@@ -61,6 +61,7 @@ from penstock.messages.cluster import (
     TakeApiResponse,
 )
 from penstock.messages.consumers import AskConsumersRequest, AskConsumersResponse, ConsumerOperation
+from penstock.messages.dead_letters import StoreLetterRequest, StoreLetterResponse
 from penstock.messages.deleting import (
     AwaitErasureRequest,
     AwaitErasureResponse,
@@ -424,6 +425,8 @@ __all__ = [
     "StatusResponse",
     "StopBrokerRequest",
     "StopBrokerResponse",
+    "StoreLetterRequest",
+    "StoreLetterResponse",
     "StreamInfo",
     "StreamList",
     "TakeApiRequest",

@@ -135,6 +135,8 @@ class ConsumerApi:
         if existing is not None:
             given["pause_until"] = existing.config.told.get("pause_until", "")
         config = self._readable(state, reader_config(state, given, pedantic=request.is_pedantic))
+        if config.dead_letters and (existing is None or existing.config.dead_letters != config.dead_letters):
+            self._stored.dead_letters.check_target(state, config.dead_letters)
         if existing is not None:
             yield from self._update(state, existing, config, request, now)
             reader = existing
@@ -368,6 +370,11 @@ class ConsumerApi:
         if reader.is_paused(now.wall_us):
             fields["paused"] = True
             fields["pause_remaining"] = (reader.config.pause_us - now.wall_us) * 1_000
+        if reader.led is not None and reader.config.dead_letters:
+            letters = self._stored.dead_letters.told(reader.led)
+            fields["dead_letters"] = {"stream": reader.config.dead_letters, "waiting": letters.waiting}
+            if letters.failure:
+                fields["dead_letters"]["error"] = letters.failure
         fields["ts"] = api_time(now.wall_us)
         if reader.led is not None and (priorities := reader.led.priorities) is not None:
             pinned = api_time(priorities.pinned_wall_us) if priorities.pin else NO_TIME

@@ -157,7 +157,18 @@ class Readers:
         push = sum(one.config.is_push for one in readers)
         waiting = sum(len(one.pulls) for one in readers)
         sent = self._output
-        return ReaderNumbers(push, len(readers) - push, waiting, sent.delivered, sent.delivered_bytes, sent.too_large)
+        letters = self.stored.dead_letters
+        return ReaderNumbers(
+            push,
+            len(readers) - push,
+            waiting,
+            sent.delivered,
+            sent.delivered_bytes,
+            letters_waiting=letters.waiting,
+            letters_stored=letters.counters["stored"],
+            letters_failed=letters.counters["failed"],
+            too_large=sent.too_large,
+        )
 
     def count(self, state: StreamState) -> int:
         feed = self._registry.feed(state.stream_id)

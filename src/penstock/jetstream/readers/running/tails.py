@@ -89,7 +89,7 @@ class Tails:
                 self.poll(feed)
                 return
             feed.is_polling = True
-            self._reads.decode(begin, response, payload, None, partial(self._read, feed))
+            self._reads.decode(begin, response, payload, None, partial(self._read, feed), has_keys=feed.needs_keys)
 
     def _read(self, feed: Feed, chunk: Chunk | None) -> None:
         """Take rows that are decoded; None: they could not be read."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.base.clock import Now
+from penstock.consumers.letters import MAX_DELIVER, Given
 from penstock.hot.message_group import MessageGroup
 from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.readers.config import ReaderConfig
@@ -16,6 +17,7 @@ from penstock.jetstream.readers.running.schedule import Schedule
 from penstock.jetstream.readers.stored.acks import Acks, AckTables
 from penstock.jetstream.readers.stored.advisories import Advisories
 from penstock.jetstream.readers.stored.again import step_over
+from penstock.jetstream.readers.stored.dead_letters import DeadLetters
 from penstock.jetstream.readers.stored.leaderships import Leaderships
 from penstock.jetstream.readers.stored.led import LedConsumer
 from penstock.jetstream.readers.stored.priorities import Priorities
@@ -52,7 +54,8 @@ class Stored:
         self._tails = tails
         self.advisories = advisories
         self.leaderships = Leaderships(gateway, registry, output)
-        self._acks = Acks(gateway, acks, self.advisories)
+        self.dead_letters = DeadLetters(gateway, registry)
+        self._acks = Acks(gateway, acks, self.advisories, self.dead_letters)
         self.next_pull: Callable[[Reader, bytes, bytes], None] = lambda reader, reply, payload: None
 
     # Events
@@ -61,6 +64,7 @@ class Stored:
         """Apply the acks of one read; who waits for an answer gets it once they are committed."""
         for reader in self._acks.take(group, now, self._stream_name, self.next_pull):
             self._go_on(reader, now)
+        self.dead_letters.tick(now)
         self._write(now)
 
     def tick(self, now: Now) -> None:
@@ -76,6 +80,8 @@ class Stored:
             for reader in feed.readers.values():
                 if reader.led is not None:
                     self.step_over(reader, reader.led, now)
+        self.dead_letters.tick(now)
+        self._settle_letters(now)
         self._write(now)
 
     def turn(self, now: Now) -> None:
@@ -83,20 +89,30 @@ class Stored:
         if self.leaderships.has_coming:
             self.leaderships.go_on(now)
             self._begin(now)
+        self._settle_letters(now)
         self._write(now)
 
     @property
     def has_next_turn(self) -> bool:
         """True if `turn` has something to do."""
         now_us = self._gateway.node.now.elapsed_us
-        return self.leaderships.has_coming or any(
-            one.writes.released or one.writes.is_due(now_us) for one in self.leaderships.all()
+        return (
+            self.leaderships.has_coming
+            or self.dead_letters.has_settled
+            or any(one.writes.released or one.writes.is_due(now_us) for one in self.leaderships.all())
         )
 
     @property
     def next_us(self) -> int | None:
         """When `tick` has something to do."""
-        return self.leaderships.next_us
+        dues = self.leaderships.next_us, self.dead_letters.next_us
+        return min((due for due in dues if due is not None), default=None)
+
+    def _settle_letters(self, now: Now) -> None:
+        """Let consumers go on whose dead letters are stored."""
+        for reader in self.dead_letters.take_settled():
+            if reader.led is not None and self._registry.of_table(reader.led.state.table) is reader:
+                self._go_on(reader, now)
 
     def _begin(self, now: Now) -> None:
         """Let the consumers of new leaderships begin."""
@@ -158,12 +174,16 @@ class Stored:
         for offset in given_up:
             entry = led.state.table.entry(offset)
             deliveries = entry[1] if entry is not None else led.state.config.max_deliver
-            if led.state.give_up(offset):
+            if reader.config.dead_letters:
+                self.dead_letters.give(reader, led, Given(offset, deliveries, MAX_DELIVER))
+                self.advisories.exceeded(self._stream_name(reader), reader.name, offset, deliveries)
+            elif led.state.give_up(offset):
                 self.advisories.exceeded(self._stream_name(reader), reader.name, offset, deliveries)
         if due or given_up:
             led.writes.note(led, now.elapsed_us, waits=False)
         if led.state.table.ready or given_up:
             self._go_on(reader, now)
+        self.dead_letters.tick(now)
 
     def _stream_name(self, reader: Reader) -> str:
         feed = self._registry.feed(reader.stream_id)
