@@ -140,9 +140,13 @@ def _steps(gateway: Gateway, call: Call, request: AskConsumersRequest, state: St
             infos = yield from _asked(gateway, call, name, "CONSUMER.EXPORT", request.consumer)
         case ConsumerOperation.RESTORE:
             config = _checked_config(gateway, call, request, state)
-            body = {"offset": request.next_offset or 0, "deliveries": request.deliveries, "state": call.raw}
-            body["config"] = {**config, "name": request.consumer}
-            infos = yield from _asked(gateway, call, name, "CONSUMER.RESTORE", request.consumer, body)
+            carried = {
+                "config": {**config, "name": request.consumer},
+                "offset": request.next_offset or 0,
+                "deliveries": request.deliveries,
+                "state": call.raw,
+            }
+            infos = yield from _asked(gateway, call, name, "CONSUMER.RESTORE", request.consumer, carried)
         case ConsumerOperation.PAUSE:
             until = {} if request.until_us is None else {"pause_until": api_time(request.until_us)}
             yield from _asked(gateway, call, name, "CONSUMER.PAUSE", request.consumer, until)

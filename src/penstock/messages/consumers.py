@@ -92,4 +92,4 @@ class ExportedConsumer(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: OffsetField  # behind the last message that it has delivered
     deliveries: Int64Field = 0
     ack_pending: Int64Field = 0
-    state: Annotated[bytes, msgspec.Meta(max_length=4 * limits.CONSUMER_ROW_BYTES_MAX // 3)] = b""  # Base64 in JSON
+    state: Annotated[bytes, msgspec.Meta(max_length=limits.CONSUMER_ROW_BYTES_MAX)] = b""  # Base64 in JSON

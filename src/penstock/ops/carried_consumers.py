@@ -14,7 +14,7 @@ left out in silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -97,7 +97,7 @@ def restore_consumers(
     return restored
 
 
-def is_kept(config: dict[str, object]) -> bool:
+def is_kept(config: Mapping[str, object]) -> bool:
     """True if a consumer with this config outlives the leadership of its broker."""
     has_acks = config.get("ack_policy", "none") != "none"
     return bool(config.get("durable_name")) or has_acks or config.get("priority_policy", "none") != "none"

@@ -50,7 +50,7 @@ class CopyOptions(NamedTuple):
 
     `start`, `end`: only rows from there on, and before there; default: where the log ends now. `subject`: only subjects
     that match. `like`: a stream of the copy's cluster, whose config the copy gets. `resume`: let the copy accept
-    messages at the end. `future_times`: see `FutureTimes`. `consumers`: with `resume`, carry those of JetStream's API, too.
+    messages at the end. `future_times`: see `FutureTimes`. `consumers`: with `resume`, those of JetStream's API, too.
     """
 
     start: Start = EARLIEST

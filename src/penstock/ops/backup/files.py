@@ -160,7 +160,8 @@ def _check_paths(folder: Path, manifest: Manifest) -> None:
     """Raise OperationalError if the manifest lists a path outside of the folder: such a file must not be read."""
     root = folder.resolve()
     files = [file.path for stream in manifest.streams for part in stream.partitions for file in part.files]
-    files += [file.path for stream in manifest.streams for file in (*stream.schemas, *stream.consumers)]
+    files += [file.path for stream in manifest.streams for file in stream.schemas]
+    files += [file.path for stream in manifest.streams for file in stream.consumers]
     files += [] if manifest.access is None else [manifest.access.path]
     strange = [stream.name for stream in manifest.streams if "/" in stream.name]  # stream names become folder names
     strange += [path for path in files if not _is_below(root, path)]
