@@ -60,7 +60,13 @@ from penstock.messages.cluster import (
     TakeApiRequest,
     TakeApiResponse,
 )
-from penstock.messages.consumers import AskConsumersRequest, AskConsumersResponse, ConsumerOperation
+from penstock.messages.consumers import (
+    EXPORT_FORMAT,
+    AskConsumersRequest,
+    AskConsumersResponse,
+    ConsumerOperation,
+    ExportedConsumer,
+)
 from penstock.messages.dead_letters import StoreLetterRequest, StoreLetterResponse
 from penstock.messages.deleting import (
     AwaitErasureRequest,
@@ -244,6 +250,7 @@ from penstock.messages.verifying import RowSum, VerifyRequest, VerifyResponse
 __all__ = [
     "APIS",
     "API_OF_REQUEST",
+    "EXPORT_FORMAT",
     "AddCompanionRequest",
     "AddCompanionResponse",
     "AlterStreamRequest",
@@ -303,6 +310,7 @@ __all__ = [
     "ErrorBody",
     "ExportUsersRequest",
     "ExportUsersResponse",
+    "ExportedConsumer",
     "FetchOffsetsRequest",
     "FetchOffsetsResponse",
     "FetchPosition",

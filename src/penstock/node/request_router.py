@@ -177,7 +177,7 @@ class RequestRouter:
             VerifyRequest: partial(self.verifying.ask, find),
             ReportArchivedRequest: partial(replicas.archives.ask, find),
             LeaseRequest: replicas.leases.promise,
-            AskConsumersRequest: _without_api,
+            AskConsumersRequest: self._without_api,
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
             ReplicaRangeRequest: partial(replicas.repairs.serve, find),
@@ -216,7 +216,10 @@ class RequestRouter:
     def _replica_progress(self, call: Call, request: ReplicaProgressRequest) -> None:
         self._replicas.leader_replication.progress(call.caller, request, self._replicas.roles.live, call.now)
 
-
-def _without_api(call: Call, request: AskConsumersRequest) -> None:
-    text = "this broker does not answer JetStream's API (setting jetstream_api = off), so its streams have no consumers"
-    raise RemoteError(ErrorCode.JETSTREAM_OFF, f"{text}; start the brokers with --jetstream-api auto")
+    def _without_api(self, call: Call, request: AskConsumersRequest) -> None:
+        """Refuse; `has_consumers` tells whether consumers may be stored that a broker with the API would serve."""
+        state = self._cluster.image.streams.get(request.stream_id)
+        text = "this broker does not answer JetStream's API (setting jetstream_api = off)"
+        text = f"{text}, so its streams have no consumers; start the brokers with --jetstream-api auto"
+        has_consumers = state is not None and state.has_consumers
+        raise RemoteError(ErrorCode.JETSTREAM_OFF, text, has_consumers=has_consumers)
