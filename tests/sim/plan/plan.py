@@ -75,6 +75,7 @@ class Act(StrEnum):
     SUBJECTS = "subjects"  # of a stream are added or removed
     LAST = "last"  # message of a subject is looked up
     LATEST = "latest"  # messages are published, and the end of the log is looked up, again and again for a moment
+    WORK = "work"  # clients of consumers with acks, and what is asked about these
     API = "api"  # clients of JetStream's API read, write, and make streams
     IMPORT = "import"  # a program imports rows with their offsets and timestamps, is killed, or checks what is stored
 
