@@ -274,4 +274,4 @@ def test_a_planted_mistake_is_found(mutant: str, kind: str) -> None:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, initializer=mutants.install, initargs=(mutant,)) as pool:
         errors = (pool.submit(error_of, kind, seed).result() for seed in range(1, 4))
-        assert next(filter(None, errors), "").startswith("AssertionError: ")
+        assert "AssertionError: " in next(filter(None, errors), "")  # the reader's, or that of the end
