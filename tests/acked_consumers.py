@@ -6,7 +6,7 @@ import pytest
 
 from tests.conformance.servers import System
 
-ARE_SERVED = False
+ARE_SERVED = True
 """True once Penstock serves consumers with acks: durable ones, and ack policies explicit and all."""
 NOT_SERVED = "Penstock does not serve consumers with acks yet"
 

@@ -128,9 +128,11 @@ def test_a_blocking_program_works_on_a_queue(broker: BrokerProcess) -> None:
         assert [one.value for one in client.consumers.peek("orders", "work")] == []
 
 
-async def test_the_commands(broker: BrokerProcess) -> None:
-    async with aio.connect(broker.client_address) as client:
-        await fill(client)
+def test_the_commands(broker: BrokerProcess) -> None:
+    with penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.*")
+        for number in range(6):
+            client.publish(f"orders.{number % 2}", b"%d" % number)
     assert "no consumers" in run(broker, "ls")
     made = run(
         broker, "create", "orders", "c", "--subject", "orders.1", "--acks", "none", "--inactive-after", "1h",
@@ -153,7 +155,9 @@ async def test_the_commands(broker: BrokerProcess) -> None:
     assert "paused" in run(broker, "ls")
     environment = {"PENSTOCK_SERVER": broker.client_address, "COLUMNS": "200"}
     assert "1, 1 paused" in CliRunner().invoke(app, ["stream", "show", "orders"], env=environment).output
-    assert "1 consumer, none is blocked; 1 paused" in CliRunner().invoke(app, ["doctor"], env=environment).output
+    assert (
+        "1 consumer, none is blocked; 1 paused" in CliRunner().invoke(app, ["doctor", "--json"], env=environment).output
+    )
     assert "goes on; 3 messages are pending" in run(broker, "resume", "orders", "c")
     assert "is paused until 2" in run(broker, "pause", "orders", "c", "--for", "1h")
     run(broker, "reset", "orders", "c", "--to", "3", stdin="n\n", code=1)

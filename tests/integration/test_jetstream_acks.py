@@ -20,7 +20,7 @@ from tests.integration.test_jetstream_streams import api_options, connected, sai
 from tests.ports import free_ports
 
 TIMEOUT_S = 20
-QUIET_S = 0.4  # nothing more comes to an inbox
+QUIET_S = 1.0  # nothing more comes to an inbox
 WAIT_S = 0.2  # for acks, which have no answer
 
 
@@ -107,17 +107,19 @@ class Worker:
     async def pull(self, batch: int) -> list[Any]:
         """Return what a request gets that does not wait."""
         request = json.dumps({"batch": batch, "no_wait": True}).encode()
-        return await self.heard(f"$JS.API.CONSUMER.MSG.NEXT.S.{self.name}", request)
+        return await self.heard(f"$JS.API.CONSUMER.MSG.NEXT.S.{self.name}", request, batch)
 
-    async def heard(self, subject: str, request: bytes) -> list[Any]:
+    async def heard(self, subject: str, request: bytes, wanted: int = 0) -> list[Any]:
+        """Return what comes back: so many messages, or up to a status; 0: what comes within a while."""
         inbox = self.connection.new_inbox()
         got: asyncio.Queue[Any] = asyncio.Queue()
         subscription = await self.connection.subscribe(inbox, cb=got.put)
         await self.connection.publish(subject, request, reply=inbox)
-        found = []
+        found: list[Any] = []
         while True:
+            is_whole = not wanted or len(found) >= wanted or (found and "Status" in (found[-1].headers or {}))
             try:
-                found.append(await asyncio.wait_for(got.get(), QUIET_S))
+                found.append(await asyncio.wait_for(got.get(), QUIET_S if is_whole else TIMEOUT_S))
             except TimeoutError:
                 break
         await subscription.unsubscribe()

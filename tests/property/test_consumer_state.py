@@ -263,6 +263,51 @@ class Consumers(RuleBasedStateMachine):
             self.model.leave(ended[number % len(ended)])
         assert not self.state.give_up(self.model.next_offset)
 
+    @rule(seed=st.integers(0, 2**32))
+    def work(self, seed: int) -> None:
+        """A while of what a consumer mostly does."""
+        chance = Random(seed)
+
+        def below(end: int) -> int:
+            return int(chance.random() * end)
+
+        for _ in range(40):
+            step = chance.choice("ppdddaaasssssttteegvn")
+            if step == "p":
+                subjects = [chance.choice(("a.k", "a.l", "a.k", "a.m", "b.k")) for _ in range(1 + below(5))]
+                self.publish(subjects, below(2))
+            elif step == "d":
+                self.deliver(1 + below(4))
+            elif step == "a":
+                self.deliver_again(1 + below(4))
+            elif step == "s" and self.deliveries:
+                kinds = "ack", "ack", "nak", "nak", "wpi", "term"
+                self.acks([(below(8), chance.choice(kinds)) for _ in range(1 + below(3))])
+                self.ack(below(8), chance.choice(kinds), chance.choice((None, 0, 2_500)))
+            elif step == "t":
+                self.pass_time(chance.choice((999, 4_321, 12_000, 31_000)))
+                self.expire()
+            elif step == "e":
+                self.expire()
+            elif step == "g":
+                self.give_up(below(9))
+            elif step == "v":
+                self.vanish(below(self.end + 1), 1 + below(2))
+            elif step == "n":
+                self.note()
+            self.agrees()
+            self.is_never_told_too_often()
+
+    @rule(seed=st.integers(0, 2**32))
+    def work_on(self, seed: int) -> None:
+        """More of it: most steps are work."""
+        self.work(seed)
+
+    @rule(seed=st.integers(0, 2**32))
+    def work_and_follow(self, seed: int) -> None:
+        self.work(seed)
+        self.follow(seed)
+
     # What its client or operator asks for.
 
     @rule(offset=st.integers(0, 40))
@@ -275,8 +320,7 @@ class Consumers(RuleBasedStateMachine):
     @rule(max_deliver=st.sampled_from([0, 1, 2, 3]), pending_max=st.sampled_from([1, 3, 1_000]))
     def update(self, max_deliver: int, pending_max: int) -> None:
         old = self.model.config
-        if not old.is_ordered and old.max_deliver == 0:
-            max_deliver = 0  # or earlier deliveries, sent before they were committed, would count
+        max_deliver = (max_deliver or 1) if old.max_deliver else 0  # deliveries without a limit would count
         config = AckConfig(
             ack_wait_us=old.ack_wait_us,
             backoff_us=old.backoff_us,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from penstock.messages import PurgeSubjectRequest, PurgeSubjectResponse
+from penstock.node.partition.decisions import DecideRows
 from tests.extent import examples
 from tests.unit.node.harness import Broker
 
@@ -133,6 +134,24 @@ class ScheduledStream(RuleBasedStateMachine):
         self.broker = self.broker.crash().start()
         self.broker.settle()
         self.look()
+
+    @rule(step_s=st.sampled_from([1, 3]))
+    def crash_while_nothing_is_decided_on(self, step_s: int) -> None:
+        """What was sent is in the log of the next leader, and its schedule is not hidden yet."""
+        self.look()
+        self.undecided(step_s)
+        self.broker = self.broker.crash()
+        self.undecided(0)
+        self.broker.start()
+        self.undecided(step_s)
+        self.broker.hung = ()
+        self.broker.settle()
+        self.look()
+
+    def undecided(self, step_s: int) -> None:
+        self.broker.hung = (DecideRows,)
+        for _ in range(0, step_s * 1_000, STEP_MS):
+            self.broker.tick(STEP_MS)
 
     def look(self) -> None:
         for _ in range(2):  # until it is decided on what was published

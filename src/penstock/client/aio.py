@@ -978,7 +978,7 @@ class Client(OfThisProcess):
         timeout: float = 10.0,
         **config: Unpack[QueueConfig],
     ) -> Queue:
-        """Work on the messages of a stream together with other clients: each until its ack. Use it in `async with`.
+        """Work on the messages of a stream together with other clients: each until its ack. A context manager.
 
         It is the consumer `name` of JetStream's API, made if it is missing; `config` describes it, as in
         `client.consumers.create`: `subject`, `start`, `acks`, `ack_wait`, `deliveries_max`, `ack_pending_max`,

@@ -18,7 +18,7 @@ LOG_BYTES_MAX is dropped: then only a snapshot tells what changed (`is_lost`).
 | NAK       | zigzag, varint: ms                     | to be delivered again after this time                   |
 | PROGRESS  | zigzag                                 | in progress: the wait begins anew                       |
 | GONE      | zigzag                                 | gone, or given up: as far as they are pending           |
-| ALL       | zigzag                                 | acked, with all before                                  |
+| ALL       | zigzag                                 | acked, with all before the last one                     |
 | RESET     | varint: offset                         | nothing is pending, and the position is there           |
 
 A zigzag is the first offset, less the end of the run before that has one.

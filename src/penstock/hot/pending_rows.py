@@ -270,7 +270,7 @@ def apply_change(table: PendingTable, data: bytes, at: _int, entries_max: _int) 
             if op == _GONE:
                 table.remove_range(begin, ref)
             elif op == _ALL:
-                table.release_all(begin)
+                table.release_all(ref - 1)
             else:
                 delay_ms = source.varint(_TIME_MAX) if op == _NAK else 0
                 while begin < ref:

@@ -71,6 +71,8 @@ def python_reference() -> str:
     parts += ["## Users", *_users()]
     parts += ["## Consumer", _text(blocking.Consumer), *_calls("consumer", blocking.Consumer)]
     parts += [f"`consumer.{name}`: {_text(getattr(blocking.Consumer, name))}" for name in _TELLS]
+    parts += ["## Queue", _text(blocking.Queue), *_calls("queue", blocking.Queue)]
+    parts += [_text(blocking.QueueMessage), *_calls("message", blocking.QueueMessage)]
     parts += ["## Producer", _text(penstock.Producer), *_calls("producer", penstock.Producer)]
     parts += [f"`producer.{name}`: {_text(getattr(penstock.Producer, name))}" for name in _COUNTS]
     parts += ["## Table", _text(penstock.Table), *_calls("table", penstock.Table)]

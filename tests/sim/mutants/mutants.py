@@ -937,8 +937,8 @@ MUTANTS_OF_EXPECTATIONS = (
     Mutant(
         "a subject may get more messages than it may have",
         "penstock.ingest.admission",
-        "        rules.refuses_subjects, found_counts, rules.is_only,\n",
-        "        False, found_counts, rules.is_only,\n",
+        "        rules.refuses_subjects, found_counts, rules.is_only, verdicts, _mode",
+        "        False, found_counts, rules.is_only, verdicts, _mode",
     ),
     Mutant(
         "a client's batch may have more messages of a subject than it may",

@@ -255,15 +255,14 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
     has_expectations = _is_drawn(seed, "with expectations")
     if has_expectations:
         operations += _drawn_apart(seed, "expectations", end_us, 0, _EXPECT_ACTS, EXPECT_OPERATIONS)
-    has_batches = _is_drawn(seed, "with batches")
-    if has_batches:
-        operations += _drawn_apart(seed, "batches", end_us, 0, _BATCH_ACTS, BATCH_OPERATIONS)
-    needs_newest_level = has_schemas or has_marks or has_expectations or has_batches
+    needs_newest_level = has_schemas or has_marks or has_expectations
     has_levels = _is_drawn(seed, "with upgrades") and not needs_newest_level
     if has_levels:
         operations += _drawn_apart(seed, "levels", end_us, 0, _LEVEL_ACTS, LEVEL_OPERATIONS)
     if _is_drawn(seed, "with logs of consumers") and not has_levels:  # they need the newest level
         operations += _drawn_apart(seed, "consumers", end_us, 0, _CONSUME_ACTS, CONSUME_OPERATIONS)
+    if _is_drawn(seed, "with batches") and not has_levels:  # they need the level
+        operations += _drawn_apart(seed, "batches", end_us, 0, _BATCH_ACTS, BATCH_OPERATIONS)
     has_users = _is_drawn(seed, "with users")
     if _is_drawn(seed, "with an API") and not has_levels and not has_users:  # it needs the level, and acts as no user
         operations += _drawn_apart(seed, "API", end_us, 0, _API_ACTS, API_OPERATIONS)

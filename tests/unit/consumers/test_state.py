@@ -199,3 +199,15 @@ def test_numbers_beyond_their_bounds_are_refused(field: str, value: object) -> N
 def test_acks_for_all_have_no_order() -> None:
     with pytest.raises(ValueError, match="order by key"):
         AckConfig(acks_all=True, order=ORDER_KEY)
+
+
+def test_acks_for_all_of_neighbours_are_all_told() -> None:
+    """They are one run, of which only the first offset was read."""
+    state = ConsumerState.new(ID, AckConfig(acks_all=True), b"{}", 0, 0)
+    found = state.first_rows()
+    deliver(state, 5)
+    found += state.take_rows(0)
+    ack(state, 2, 3)
+    ack(state, 3, 4)
+    found += state.take_rows(0)
+    assert [one[0] for one in folded(found).table.entries(0, 9)] == [4]

@@ -363,18 +363,23 @@ def create(
     """
     if acks not in ("explicit", "all", "none"):
         raise typer.BadParameter(f"--acks {acks}: give explicit, all or none")
+    begin, wait_s, inactive_s = (
+        _place(start, "--from"),
+        _seconds(ack_wait, "--ack-wait"),
+        _seconds(inactive_after, "--inactive-after"),
+    )
     with _advised(stream), connected(ctx, server, timeout) as (client, seconds):
         made = client.consumers.create(
             stream,
             consumer,
             subject=subject or (),
-            start=_place(start, "--from"),
+            start=begin,
             acks=acks,  # type: ignore[arg-type]
-            ack_wait=_seconds(ack_wait, "--ack-wait"),
+            ack_wait=wait_s,
             deliveries_max=deliveries_max,
             ack_pending_max=ack_pending_max,
             order_by=order_by,
-            inactive_after=_seconds(inactive_after, "--inactive-after"),
+            inactive_after=inactive_s,
             description=description,
             partition=partition,
             timeout=seconds,

@@ -39,8 +39,13 @@ class NextRows:
 
     @property
     def due_us(self) -> int | None:
-        """Time at which the first row expires, at the earliest; None: none will."""
-        return self.dues_us[0] if self.dues_us else self.later_us
+        """Time at which the first row expires, at the earliest; None: none will.
+
+        Rows that came after the note was made may expire before those that are noted.
+        """
+        if not self.dues_us:
+            return self.later_us
+        return self.dues_us[0] if self.later_us is None else min(self.dues_us[0], self.later_us)
 
     def over(self, now_us: int) -> list[int] | None:
         """Return the offsets of the rows that are over, in their order; None: others are over, too."""

@@ -11,7 +11,8 @@ from tools import faces
 from penstock.client import aio, users
 from penstock.client.append import producing, staging
 from penstock.client.blocking import client as blocking
-from penstock.client.consume import consumers, groups, tables
+from penstock.client.consume import consumers, groups, stream_consumers, tables
+from penstock.client.queues import queue
 
 ROOT = Path(__file__).resolve().parents[4]
 INSIDE = {
@@ -46,6 +47,9 @@ def calls(face: type) -> dict[str, object]:
         consumers.Consumer,
         groups.Groups,
         producing.Producer,
+        queue.Queue,
+        queue.QueueMessage,
+        stream_consumers.StreamConsumers,
         staging.Staging,
         tables.Table,
         users.Users,
