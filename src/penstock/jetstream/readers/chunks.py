@@ -84,7 +84,7 @@ def without_hidden(offsets: bytes, hidden: RowSet | None) -> bytes:
 
 def decoded(begin: int, response: FetchResponse, payload: Payload, filters: tuple[str, ...] | None) -> Chunk:
     """Return the rows from `begin` on in the answer of a fetch. CorruptionError, OSError."""
-    raw = _read(payload)
+    raw = read_payload(payload)
     end = int(response.end_offset)
     if filters is None:
         batches = _batches(raw, int(response.base_offset), (begin, end))
@@ -102,7 +102,7 @@ def decoded(begin: int, response: FetchResponse, payload: Payload, filters: tupl
     return Chunk(begin, end, rows, filters)
 
 
-def _read(payload: Payload) -> bytes | bytearray:
+def read_payload(payload: Payload) -> bytes | bytearray:
     """Return the raw part of an answer."""
     if payload is None:
         return b""
@@ -114,7 +114,7 @@ def _read(payload: Payload) -> bytes | bytearray:
             return file.read_at(payload.position, payload.length)
         finally:
             file.close()
-    return b"".join(map(_read, payload))
+    return b"".join(map(read_payload, payload))
 
 
 def _batches(raw: bytes | bytearray, base_offset: int, wanted: tuple[int, int]) -> Iterator[pa.RecordBatch]:
