@@ -97,7 +97,7 @@ def decoded(
     begin: int, response: FetchResponse, payload: Payload, filters: tuple[str, ...] | None, *, has_keys: bool = False
 ) -> Chunk:
     """Return the rows from `begin` on in the answer of a fetch. CorruptionError, OSError."""
-    raw = _read(payload)
+    raw = read_payload(payload)
     end = int(response.end_offset)
     if filters is None:
         batches = _batches(raw, int(response.base_offset), (begin, end))
@@ -125,7 +125,7 @@ def _projected(raw: bytes | bytearray, response: FetchResponse, *, has_keys: boo
     return projecting.from_stream(memoryview(raw), response.raw_crc, schema, source="the log")
 
 
-def _read(payload: Payload) -> bytes | bytearray:
+def read_payload(payload: Payload) -> bytes | bytearray:
     """Return the raw part of an answer."""
     if payload is None:
         return b""
@@ -137,7 +137,7 @@ def _read(payload: Payload) -> bytes | bytearray:
             return file.read_at(payload.position, payload.length)
         finally:
             file.close()
-    return b"".join(map(_read, payload))
+    return b"".join(map(read_payload, payload))
 
 
 def _batches(raw: bytes | bytearray, base_offset: int, wanted: tuple[int, int]) -> Iterator[pa.RecordBatch]:

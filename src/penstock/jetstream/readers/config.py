@@ -266,6 +266,12 @@ class ReaderConfig(msgspec.Struct, frozen=True):
     def is_push(self) -> bool:
         return bool(self.deliver_subject)
 
+    @property
+    def told_filters(self) -> tuple[str, ...]:
+        """The filters as its client gave them."""
+        one = self.told.get("filter_subject")
+        return (one,) if one else tuple(self.told.get("filter_subjects", ()))
+
     def told_as(self) -> Config:
         """Return `config` of a consumer's info."""
         metadata = self.told.get("metadata", {})

@@ -24,6 +24,7 @@ from penstock.jetstream.readers.reader import Reader
 from penstock.jetstream.readers.stored.advisories import Advisories
 from penstock.jetstream.readers.stored.dead_letters import DeadLetters
 from penstock.jetstream.readers.stored.led import LedConsumer
+from penstock.jetstream.readers.stored.removals import Removals
 
 DELAY_US_MAX = 366 * 86_400_000_000
 _DURATION = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000}
@@ -110,10 +111,18 @@ def _go_ns(text: str) -> int:
 class Acks:
     """Applies acks."""
 
-    def __init__(self, gateway: Gateway, tables: AckTables, advisories: Advisories, dead_letters: DeadLetters) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        tables: AckTables,
+        advisories: Advisories,
+        removals: Removals,
+        dead_letters: DeadLetters,
+    ) -> None:
         self._gateway = gateway
         self._tables = tables
         self._advisories = advisories
+        self._removals = removals
         self._dead_letters = dead_letters
 
     def take(
@@ -138,6 +147,8 @@ class Acks:
             if reader is not None:
                 found[reader] = None
         for reader in found:
+            if reader.led is not None and reader.led.state.table.takes_settled:
+                self._removals.settled(reader, is_awaited=bool(reader.led.replies))
             if reader.config.sample_percent:
                 self._tell_samples(reader, stream_name(reader))
         return list(found)
@@ -202,6 +213,8 @@ class Acks:
             self._advisories.refused(stream, reader.name, offset, sequence, deliveries)
         elif result == pending.APPLIED and ack.kind == pending.TERM:
             self._advisories.terminated(stream, reader.name, offset, sequence, deliveries, ack.reason)
+        if result == pending.UNKNOWN and reply is not None and ack.kind in (pending.ACK, pending.TERM):
+            self._removals.settled_before(reader, offset)
         if result != pending.FORGED and reply is not None:
             if ack.pull is not None:
                 next_pull(reader, reply, ack.pull)
