@@ -215,7 +215,7 @@ class ConsumerApi:
         feed = readers.feed(state)
         coming = self._expect(state, feed, config, name)
         try:
-            return (yield from self._open_expected(state, feed, config, name, coming))
+            return (yield from self._open_expected(state, feed, config, name, coming, carried))
         finally:
             readers.removals.arrived(coming)
 
@@ -227,7 +227,13 @@ class ConsumerApi:
         return removals.expect(now_state, feed, config, name)
 
     def _open_expected(
-        self, state: StreamState, feed: Feed, config: ReaderConfig, name: str, coming: Coming | None
+        self,
+        state: StreamState,
+        feed: Feed,
+        config: ReaderConfig,
+        name: str,
+        coming: Coming | None,
+        carried: Carried | None,
     ) -> Generator[Asked, list[Answered], Reader]:
         """Create a consumer that is expected."""
         readers = self._readers
