@@ -637,7 +637,7 @@ class ConsumerApi:
         answer that there is none for the end of the consumer.
         """
         error = self._stored.leaderships.unknown(state)
-        if error is None or error.code is not ErrorCode.NOT_YET:
+        if error is None or error.code != ErrorCode.NOT_YET:
             return False
         self._stored.leaderships.wait(call)
         return True
