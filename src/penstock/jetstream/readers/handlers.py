@@ -38,9 +38,9 @@ from penstock.jetstream.readers.config import (
     consumer_not_found,
     delivery_cycle,
     parsed_request,
-    parsed_time_us,
     paused_until,
     reader_config,
+    told_time,
 )
 from penstock.jetstream.readers.feed import Feed
 from penstock.jetstream.readers.pulls import BadPullError, go_duration, parsed_pull, status
@@ -375,7 +375,8 @@ class ConsumerApi:
     def _update(
         self, state: StreamState, reader: Reader, config: ReaderConfig, request: ConsumerRequest, now: Now
     ) -> Generator[Asked, list[Answered], None]:
-        is_same = config == reader.config and "inactive_threshold" in request.config  # it is told with its default
+        has_all = bool(config.told.get("durable_name")) or "inactive_threshold" in request.config  # others: a default
+        is_same = config == reader.config and has_all
         if request.action == "create" and not is_same:
             raise consumer_refusal(10148, "consumer already exists")
         check_update(reader.config, config)
@@ -546,7 +547,7 @@ class ConsumerApi:
         is_paused = reader.is_paused(now.wall_us)
         fields: dict[str, Any] = {"paused": is_paused, "pause_until": until or NO_TIME}
         if until:
-            fields["pause_until"] = api_time(parsed_time_us(until))
+            fields["pause_until"] = told_time(until)
         if is_paused:
             fields["pause_remaining"] = (config.pause_us - now.wall_us) * 1_000
         return json_answer(subject.operation, **fields)
