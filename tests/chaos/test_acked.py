@@ -56,7 +56,9 @@ def test_what_must_not_be_is_found() -> None:
     assert "confirmed, and back" in history.mistakes(["c"], [])
 
 
-async def strike(fault: str, brokers: ClusterProcesses, server: Any, history: AckHistory, chance: random.Random) -> None:
+async def strike(
+    fault: str, brokers: ClusterProcesses, server: Any, history: AckHistory, chance: random.Random
+) -> None:
     """Do one thing to the leader, or to others, and undo it."""
     alive = [number for number, broker in brokers.brokers.items() if broker.is_running]
     leader = None

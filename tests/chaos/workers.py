@@ -106,9 +106,7 @@ class Worker:
         if "Status" in (message.headers or {}):
             return
         value = message.data.decode()
-        self._history.taken.append(
-            Taken(time.monotonic(), self._consumer, value, message.metadata.num_delivered)
-        )
+        self._history.taken.append(Taken(time.monotonic(), self._consumer, value, message.metadata.num_delivered))
         self.heard["taken"] += 1
         try:
             await self._settle(message, value)

@@ -25,7 +25,14 @@ TIMEOUT_S = 30
 HUGE = (0, 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64, 10**19, 10**20, 10**40, -1, -(2**63))
 PAYLOADS = (
     *(b"", b"+ACK", b"+OK", b"-NAK", b"+WPI", b"+TERM", b"+TERM why", b"+NXT", b"+NXT 5", b'+NXT {"batch":-1}'),
-    *(b'-NAK {"delay":-5}', b'-NAK {"delay":1e99}', b"-NAK 1h", b"-NAK 99999999999999999999999h", b"-NAK {", b"-NAK [1]"),
+    *(
+        b'-NAK {"delay":-5}',
+        b'-NAK {"delay":1e99}',
+        b"-NAK 1h",
+        b"-NAK 99999999999999999999999h",
+        b"-NAK {",
+        b"-NAK [1]",
+    ),
     *(b"-NAK \xff", b"+TERM \xff\xfe", b'+NXT {"batch":1e30}', b"+NXT " + b"[" * 5_000, b"-NAK {" + b'"a":{' * 2_000),
     *(b"+nxt", b"ACK", b"\x00", b"x" * 1_000_000, b"-NAK" + b" " * 900_000, b"+TERM " + b"y" * 900_000),
 )
@@ -198,8 +205,21 @@ async def test_a_flood_of_pulls_leaves_none_stuck(broker: BrokerProcess) -> None
     async with stream_of(broker, "flood") as (connection, js):
         pull = await add(js, "flood", "c", ack_wait=2, max_waiting=50)
         subject = "$JS.API.CONSUMER.MSG.NEXT.flood.c"
-        requests = (b"", b"1", b"-1", b"99999999999999999999", b"{", b"[]", b'{"batch":0}', b'{"batch":-1,"no_wait":true}')
-        requests += (b'{"batch":100000000000,"expires":1}', b'{"expires":-1}', b'{"batch":5,"max_bytes":1,"expires":1000000}')
+        requests = (
+            b"",
+            b"1",
+            b"-1",
+            b"99999999999999999999",
+            b"{",
+            b"[]",
+            b'{"batch":0}',
+            b'{"batch":-1,"no_wait":true}',
+        )
+        requests += (
+            b'{"batch":100000000000,"expires":1}',
+            b'{"expires":-1}',
+            b'{"batch":5,"max_bytes":1,"expires":1000000}',
+        )
         requests += (b'{"batch":1,"idle_heartbeat":1,"expires":1000000}', b"x" * 500_000, b'{"batch":3,"group":"g"}')
         requests += (b'{"batch":1,"expires":9223372036854775807}', b'{"batch":1,"min_pending":-1,"expires":1000}')
         for number in range(10_000):
@@ -219,7 +239,12 @@ async def test_a_flood_of_pulls_leaves_none_stuck(broker: BrokerProcess) -> None
 @each_change
 @pytest.mark.parametrize(
     "config",
-    [{"max_ack_pending": 1}, {"ack_wait": 0.001}, {"backoff": [0.001, 0.002, 0.003]}, {"filter_subjects": ["{}.1", "{}.*"]}],
+    [
+        {"max_ack_pending": 1},
+        {"ack_wait": 0.001},
+        {"backoff": [0.001, 0.002, 0.003]},
+        {"filter_subjects": ["{}.1", "{}.*"]},
+    ],
     ids=["one in hand", "1 ms", "backoff", "wildcards"],
 )
 async def test_edges_of_a_config_deliver_all(broker: BrokerProcess, config: Any, request: Any) -> None:
@@ -321,7 +346,9 @@ async def test_what_is_purged_or_deleted_while_pending_is_stepped_over(broker: B
                 for message in messages:
                     what = chance.randrange(4)
                     if what == 0:
-                        await said(connection, "STREAM.MSG.DELETE.holes", json.dumps({"seq": message.metadata.sequence.stream}))
+                        await said(
+                            connection, "STREAM.MSG.DELETE.holes", json.dumps({"seq": message.metadata.sequence.stream})
+                        )
                         gone.add(message.data)
                     elif what == 1 and await confirmed(message):
                         acked.add(message.data)

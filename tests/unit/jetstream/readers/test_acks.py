@@ -179,6 +179,19 @@ def test_max_ack_pending_stops_until_an_ack_comes(broker: ReaderBroker) -> None:
     assert first.value == b"1"
 
 
+def test_a_request_that_does_not_wait_ends_while_acks_are_missing(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", max_ack_pending=1)
+    publish(broker, b"1", b"2")
+    request = json.dumps({"batch": 5, "no_wait": True, "expires": 2 * S, "idle_heartbeat": S // 10})
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.d", request)
+    (first,) = broker.delivered(inbox)
+    broker.tick(150)
+    assert [one.status for one in broker.delivered(inbox)] == ["404 No Messages"]
+    broker.ack(first)
+    assert broker.delivered() == []
+    assert info(broker)[4:] == (0, 0, 1)
+
+
 def test_an_ack_of_all(broker: ReaderBroker) -> None:
     broker.durable("s", "d", ack_policy="all")
     publish(broker, b"1", b"2", b"3")
@@ -302,6 +315,34 @@ def test_overflow_only_lets_requests_out_beyond_their_limit(broker: ReaderBroker
     assert values(broker.delivered(inbox)) == []
     publish(broker, b"2", b"3")
     assert values(broker.delivered(inbox))[:1] == [b"1"]
+
+
+def test_overflow_looks_at_its_limit_before_each_message(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", priority_policy="overflow", priority_groups=["g"])
+    broker.publish("s.a", b"1", b"2", b"3", b"4", b"5")
+    broker.tick(1)
+    assert values(overflow(broker, min_pending=3)) == [b"1", b"2", b"3"]
+    broker.tick(2_000)
+    assert values(overflow(broker, min_pending=3)) == []
+    broker.tick(2_000)
+    assert values(overflow(broker, min_pending=3, min_ack_pending=3)) == [b"4", b"5"]
+
+
+def test_overflow_counts_messages_that_come_again(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", priority_policy="overflow", priority_groups=["g"])
+    broker.publish("s.a", b"1", b"2")
+    broker.tick(1)
+    for one in of_group(broker, batch=2):
+        broker.ack(one, b"-NAK")
+    broker.publish("s.a", b"3", b"4")
+    broker.tick(1)
+    assert values(overflow(broker, min_pending=2)) == [b"1", b"2", b"3"]
+
+
+def overflow(broker: ReaderBroker, **limits: int) -> list[Delivered]:
+    """What a request for more than there is gets at once."""
+    request = json.dumps({"batch": 9, "expires": S, "group": "g", **limits})
+    return broker.delivered(broker.send("CONSUMER.MSG.NEXT.s.d", request))
 
 
 def test_the_least_priority_comes_first(broker: ReaderBroker) -> None:

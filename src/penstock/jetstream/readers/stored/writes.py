@@ -1,7 +1,8 @@
 """The changes of all stored consumers of one partition: written one batch at a time, in order.
 
 Rules: while a batch is being committed, the next one gathers. A change that no client waits for waits up to
-WRITE_DELAY_US for others. What depends on a change, frames and answers to acks, is sent once it is committed. Rows that
+WRITE_DELAY_US for others. What depends on a change, frames and answers to acks, is sent once it is committed. An
+answer to an ack also waits until the messages that it removes are hidden. Rows that
 were refused while the leadership goes on are written again, as a snapshot; once it has ended nothing is sent any more.
 """
 
@@ -21,6 +22,7 @@ from penstock.jetstream.readers.stored.led import Held, LedConsumer
 
 if TYPE_CHECKING:
     from penstock.jetstream.readers.running.output import Output
+    from penstock.jetstream.readers.stored.removals import Removals
     from penstock.node.consumers.consumer_logs import KnownConsumers
 
 WRITE_DELAY_US = 10_000
@@ -34,8 +36,11 @@ _ROW_BYTES = 32  # of a row beside its key and value, about
 class ConsumerWrites:
     """Writes to the log of consumers of one partition, in one leadership."""
 
-    def __init__(self, gateway: Gateway, log: KnownConsumers, output: Output) -> None:
+    def __init__(
+        self, gateway: Gateway, log: KnownConsumers, output: Output, stream_id: int, removals: Removals
+    ) -> None:
         self.log = log
+        self._stream_id, self._removals = stream_id, removals
         self.due_us: int | None = None  # when the next batch is to be written
         self.is_writing = False
         self.batches = 0  # that were committed
@@ -163,4 +168,4 @@ class ConsumerWrites:
                     self._output.send(what.frames)
                 self.released.append(led)
         if answers:
-            self._gateway.send(bytes(answers))
+            self._removals.then(self._stream_id, partial(self._gateway.send, bytes(answers)))
