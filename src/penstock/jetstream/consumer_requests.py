@@ -33,7 +33,8 @@ from penstock.jetstream.conversations import Answered, Asked, Conversation
 from penstock.jetstream.errors import ApiError, invalid_config
 from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.partition_streams import real_ids
-from penstock.jetstream.readers.config import is_name
+from penstock.jetstream.readers.config import DEAD_LETTERS, is_name
+from penstock.jetstream.readers.stored.dead_letters import check_letter_rights
 from penstock.jetstream.stream_config import json_object
 from penstock.jetstream.stream_state import api_time
 from penstock.messages import AskConsumersRequest, AskConsumersResponse, ConsumerOperation, FetchRequest
@@ -205,6 +206,9 @@ def _checked_config(gateway: Gateway, call: Call, request: AskConsumersRequest, 
         raise invalid_config("filter_subjects: give a list of subjects")
     subjects = None if filters is None else tuple(filters)
     call.auth.check(FetchRequest(stream_id=state.stream_id, offset=Offset(0), subjects=subjects))
+    target = (config.get("metadata") or {}).get(DEAD_LETTERS) if isinstance(config.get("metadata"), dict) else None
+    if isinstance(target, str) and target in gateway.node.image.names:
+        check_letter_rights(call.auth, gateway.node.image.by_name(target), "you")
     return config
 
 

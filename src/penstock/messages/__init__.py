@@ -67,6 +67,7 @@ from penstock.messages.consumers import (
     ConsumerOperation,
     ExportedConsumer,
 )
+from penstock.messages.dead_letters import StoreLetterRequest, StoreLetterResponse
 from penstock.messages.deleting import (
     AwaitErasureRequest,
     AwaitErasureResponse,
@@ -432,6 +433,8 @@ __all__ = [
     "StatusResponse",
     "StopBrokerRequest",
     "StopBrokerResponse",
+    "StoreLetterRequest",
+    "StoreLetterResponse",
     "StreamInfo",
     "StreamList",
     "TakeApiRequest",

@@ -49,6 +49,7 @@ from penstock.messages import (
     ReportArchivedRequest,
     Request,
     SetIntakeRequest,
+    StoreLetterRequest,
     TakeApiRequest,
     TruncateRequest,
     VerifyRequest,
@@ -63,6 +64,7 @@ from penstock.node.api.erasures import Erasures
 from penstock.node.api.expiries import Expiries
 from penstock.node.api.fetch_api import FetchApi
 from penstock.node.api.in_flight_total import InFlightTotal
+from penstock.node.api.letters import Letters
 from penstock.node.api.lookup_api import LookupApi
 from penstock.node.api.mark_snapshots import MarkSnapshots
 from penstock.node.api.metadata_api import Handler, MetadataApi
@@ -148,6 +150,7 @@ class RequestRouter:
         self.schedules = Schedules(context, replicas, self.storing, self.deletions)
         troubles = companions.troubles
         self.consumer_logs = ConsumerLogs(context, cluster, find, replicas.partitions, troubles, append=write)
+        self.letters = Letters(context, self.storing)
         self.mark_snapshots = MarkSnapshots(context, replicas, write=self.storing.append_to_companion)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)
@@ -179,6 +182,7 @@ class RequestRouter:
             ReplicaProgressRequest: self._replica_progress,
             ReplicaRangeRequest: partial(replicas.repairs.serve, find),
             MessageIdsRequest: partial(replicas.remote_dedup.serve, find),
+            StoreLetterRequest: partial(self.letters.store, find),
             **self.storing.handlers,
             **self.publishing.handlers,
             **self.offsets.handlers,

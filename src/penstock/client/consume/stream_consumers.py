@@ -58,6 +58,9 @@ class ConsumerInfo(NamedTuple):
     paused_until: datetime | None  # None: it is not paused
     last_delivered: datetime | None  # None: it has delivered nothing
     order_by: str | None  # what is in one hand at a time: "key", "subject" or "token:N"; None: nothing
+    dead_letters: str | None  # the stream for messages that it gives up; None: none
+    dead_letters_waiting: int  # messages that are given up, and are not stored there yet
+    dead_letters_error: str  # why; empty: they are on their way
     config: dict[str, Any]  # JetStream's; durations are nanoseconds
 
     @property
@@ -329,6 +332,7 @@ def _info(stream: StreamInfo, partition: PartitionId, found: dict[str, Any]) -> 
     single, several_filters = config.get("filter_subject"), config.get("filter_subjects")
     acks, pending_max = config.get("ack_policy", "none"), config.get("max_ack_pending") or 0
     paused_until = config.get("pause_until") if found.get("paused") else None
+    letters = found.get("dead_letters") or {}
     return ConsumerInfo(
         name=found["name"],
         stream=stream.name,
@@ -349,6 +353,9 @@ def _info(stream: StreamInfo, partition: PartitionId, found: dict[str, Any]) -> 
         paused_until=None if paused_until is None else _moment(paused_until),
         last_delivered=_moment(delivered["last_active"]) if delivered.get("last_active") else None,
         order_by=(config.get("metadata") or {}).get(ORDER_BY),
+        dead_letters=letters.get("stream"),
+        dead_letters_waiting=letters.get("waiting", 0),
+        dead_letters_error=letters.get("error", ""),
         config=config,
     )
 

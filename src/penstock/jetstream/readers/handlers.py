@@ -47,6 +47,7 @@ from penstock.jetstream.readers.pulls import BadPullError, go_duration, parsed_p
 from penstock.jetstream.readers.reader import Reader, new_cursor
 from penstock.jetstream.readers.starting import Start, pending_of, shown_now, start_of
 from penstock.jetstream.readers.stored.led import LedConsumer, ack_config, told_bytes
+from penstock.jetstream.readers.stored.removals import Coming
 from penstock.jetstream.readers.table import READERS_MAX, Readers
 from penstock.jetstream.stream_config import consumer_limits, json_object
 from penstock.jetstream.stream_state import NO_TIME, api_time, need_one_partition
@@ -155,6 +156,9 @@ class ConsumerApi:
         if existing is not None:
             given["pause_until"] = existing.config.told.get("pause_until", "")
         config = self._readable(state, reader_config(state, given, pedantic=request.is_pedantic))
+        if config.dead_letters and (existing is None or existing.config.dead_letters != config.dead_letters):
+            self._stored.dead_letters.check_target(state, config.dead_letters)
+        self._readers.removals.check_new(state, config, place[1], self._readers.of(state))
         if existing is not None:
             yield from self._update(state, existing, config, request, now)
             reader = existing
@@ -209,9 +213,29 @@ class ConsumerApi:
         if config.is_stored:
             yield from self._obtain_log(state)
         feed = readers.feed(state)
+        coming = self._expect(state, feed, config, name)
+        try:
+            return (yield from self._open_expected(state, feed, config, name, coming))
+        finally:
+            readers.removals.arrived(coming)
+
+    def _expect(self, state: StreamState, feed: Feed, config: ReaderConfig, name: str) -> Coming | None:
+        """Have a stream whose messages go with acks keep them for a consumer that is being created. Raise ApiError."""
+        removals = self._readers.removals
+        now_state = self._gateway.stream_of(state.stream_id) or state
+        removals.check_new(now_state, config, name, self._readers.of(state))
+        return removals.expect(now_state, feed, config, name)
+
+    def _open_expected(
+        self, state: StreamState, feed: Feed, config: ReaderConfig, name: str, coming: Coming | None
+    ) -> Generator[Asked, list[Answered], Reader]:
+        """Create a consumer that is expected."""
+        readers = self._readers
         self._opening += 1
         feed.opening += 1
         try:
+            if coming is not None:
+                yield from done(partial(readers.removals.when_removed, state.stream_id))
             shown = yield from shown_now(feed)
             made = self._carried_state(config, name, carried, shown.end) if carried else None
             start = Start(made.table.next_offset) if made else (yield from start_of(state, config, shown))
@@ -377,6 +401,7 @@ class ConsumerApi:
             self._readers.reconfigure(reader, config, now)
             self._readers.move(reader, Start(reader.cursor.next_offset), pending, now)
             feed.readers_left(1)
+            self._readers.removals.filters_changed(feed, reader)
         else:
             self._readers.reconfigure(reader, config, now)
 
@@ -384,7 +409,10 @@ class ConsumerApi:
         self, reader: Reader, led: LedConsumer, config: ReaderConfig
     ) -> Generator[Asked, list[Answered], None]:
         """Store another config of a consumer. Raise RemoteError."""
-        told = told_bytes(reader.name, reader.created_us, config)
+        if config.filters != reader.config.filters and led.state.table.takes_settled:
+            shown = self._readers.feed_of_reader(reader).look()
+            led.since = max(led.since, led.state.table.next_offset, 0 if shown is None else shown.end)
+        told = told_bytes(reader.name, reader.created_us, config, led.since)
         yield from done(partial(led.writes.store, led, led.state.update(ack_config(config), told)))
 
     # About one or all
@@ -420,7 +448,7 @@ class ConsumerApi:
             table = reader.led.state.table
             last = table.floor_offset() if table.count else cursor.last_offset + 1
             floor = {"consumer_seq": table.floor_sequence(), "stream_seq": last}
-            in_hand, redelivered = table.ack_pending, table.redelivered
+            in_hand, redelivered = table.ack_pending - table.ended, table.redelivered
         fields: dict[str, Any] = {
             "stream_name": self._readers.stream_name(reader),
             "name": reader.name,
@@ -438,6 +466,11 @@ class ConsumerApi:
         if reader.is_paused(now.wall_us):
             fields["paused"] = True
             fields["pause_remaining"] = (reader.config.pause_us - now.wall_us) * 1_000
+        if reader.led is not None and reader.config.dead_letters:
+            letters = self._stored.dead_letters.told(reader.led)
+            fields["dead_letters"] = {"stream": reader.config.dead_letters, "waiting": letters.waiting}
+            if letters.failure:
+                fields["dead_letters"]["error"] = letters.failure
         fields["ts"] = api_time(now.wall_us)
         if reader.led is not None and (priorities := reader.led.priorities) is not None:
             pinned = api_time(priorities.pinned_wall_us) if priorities.pin else NO_TIME
@@ -483,8 +516,11 @@ class ConsumerApi:
         reader = self._reader(subject)
         if reader.led is not None and not reader.led.is_deleted:
             yield from done(partial(self._stored.delete, [reader]))
+        is_stored = reader.led is not None
         if self._readers.is_here(reader):
             self._readers.remove([reader])
+        if is_stored:
+            yield from done(partial(self._readers.removals.when_removed, reader.stream_id))
         return json_answer(subject.operation, success=True)
 
     def _pause(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
@@ -549,7 +585,11 @@ class ConsumerApi:
         reader.restart(start.offset)
         self._readers.move(reader, start, pending, now)
         if led is not None:
-            rows = led.state.take_rows(self._gateway.node.now.elapsed_us)
+            if led.state.table.takes_settled:
+                led.since = start.offset
+                self._readers.removals.filters_changed(feed, reader)
+            told = told_bytes(reader.name, reader.created_us, config, led.since)
+            rows = led.state.update(ack_config(config), told)
             yield from done(partial(led.writes.store, led, rows))
             if not self._readers.is_here(reader):
                 raise consumer_not_found()
