@@ -15,7 +15,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
-from penstock.consumers.state import ConsumerState
+from penstock.consumers.state import CARRIED_NUMBER_MAX, ConsumerState
 from penstock.hot.deliveries import UNLIMITED
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
@@ -302,6 +302,8 @@ class ConsumerApi:
             now = self._gateway.node.now
             leaderships = self._stored.leaderships
             return leaderships.carried_state(name, self._new_name(), config, carried.state, log_end, now)
+        if carried.deliveries > CARRIED_NUMBER_MAX:
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"deliveries: {carried.deliveries} is above {CARRIED_NUMBER_MAX}")
         made = self._new_state(config, name, min(carried.offset, log_end))
         made.table.delivered = carried.deliveries
         return made
