@@ -81,9 +81,7 @@ class Readers:
         self._output = output = Output(gateway, deliveries)
         acks = AckTables()
         self.removals = removals = Removals(gateway)
-        self._registry = registry = ReaderRegistry(
-            gateway, schedule, inboxes, output, acks=acks, removals=removals
-        )
+        self._registry = registry = ReaderRegistry(gateway, schedule, inboxes, output, acks=acks, removals=removals)
         self._reads = reads = RowReads(gateway, schedule, registry.cache)
         self._counts = counts = Counts(gateway, schedule, registry)
         advisories = Advisories(gateway)
