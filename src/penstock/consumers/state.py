@@ -64,6 +64,30 @@ class ConsumerState:
         state.rows_lost()  # until its first rows are taken
         return state
 
+    @classmethod
+    def carried(
+        cls, consumer_id: bytes, config: AckConfig, told: bytes, exported: bytes, *, now_us: int, log_end: int
+    ) -> ConsumerState:
+        """Return a new consumer with the place and the messages in hand of another one, as `export` gave them.
+
+        What is in hand stays so with the time that is left; acks of the other one's deliveries name nothing. Positions
+        beyond `log_end` go back to it. ValueError: it has another order by key. CorruptionError: it is malformed.
+        """
+        snapshot = rows.decode_snapshot(exported)
+        if snapshot.config.order != config.order:
+            raise ValueError(f"its order by key is {snapshot.config.order}, and that of its config {config.order}")
+        table = snapshot.table(consumer_id, now_us, rows.ENTRIES_MAX)
+        rows.configure(table, config)
+        table.go_on(now_us)
+        table.cut(log_end)
+        state = cls(consumer_id, config, told, table, number=0, changes=0)
+        state.rows_lost()  # until its first rows are taken
+        return state
+
+    def export(self) -> bytes:
+        """Return a snapshot for `carried`; it changes nothing here."""
+        return rows.encode_snapshot(self._config_bytes, self._number, self.table)
+
     def first_rows(self) -> list[Row]:
         """Return the rows of a new consumer, to be appended as one batch."""
         return [(rows.told_key(self.consumer_id), self.told), self._snapshot()]

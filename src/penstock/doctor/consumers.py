@@ -18,6 +18,7 @@ STREAMS_ASKED_MAX = 1_000
 """Streams of whose consumers the leaders are asked."""
 ABANDONED_AFTER = timedelta(hours=1)
 """Without a delivery and without a waiting client, while messages are pending."""
+_LETTER_ADVICE = "mend that stream: they are sent again within a minute; `penstock consumer info {place}` says more"
 
 
 def judge_consumers(
@@ -37,6 +38,9 @@ def judge_consumers(
 def _of_one(one: ConsumerInfo, now: datetime, retention: RetentionPolicy | None) -> Iterator[Finding]:
     label = f"{one.name} of stream {one.stream}" + (f", partition {one.partition}," if one.partition else "")
     place = f"{one.stream} {one.name}" + (f" --partition {one.partition}" if one.partition else "")
+    if one.dead_letters_error:
+        text = f"{label} has {one.dead_letters_waiting} messages that stream {one.dead_letters} does not take"
+        yield warn(CHECK, f"{text} as dead letters: {one.dead_letters_error}", _LETTER_ADVICE.format(place=place))
     if one.is_full:
         text = f"{label} delivers nothing new: {one.ack_pending} messages wait for an ack, as many as may"
         advice = f"see whether its clients ack; `penstock consumer info {place}`; or raise its max_ack_pending"

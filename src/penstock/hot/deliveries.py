@@ -7,8 +7,8 @@ checked when it is made.
     LMSG <inbox> $JS.ACK.<stream>.<consumer>.<count>.<seq>.<delivered>.<ns>.<pending>@<subject> <bytes>␍␊<value>␍␊
     HMSG <inbox> <the same, with headers> <bytes of the headers> <bytes of all>␍␊<headers><value>␍␊
 
-nats-server shows the client what is behind `@` as the subject, and the rest as the reply subject. For a queue group the
-inbox is followed by `+`, and the reply subject by the group.
+nats-server shows the client what is behind `@` as the subject, and the rest as the reply subject. For queue groups the
+inbox is followed by `+`, and the reply subject by the groups.
 
 Waiting pull requests are served in turn, one message each, as nats-server does: so clients that share a consumer get
 equal shares. A request that has all it asked for, or too little room for the next message, leaves the queue.
@@ -238,11 +238,11 @@ class Pull:
         "is_too_small", "no_wait", "received_us", "tail",
     )  # fmt: skip
 
-    def __init__(self, inbox: bytes, group: bytes, batch: _int, received_us: _int) -> None:
-        """`group`: to one member of that queue group, if it is not empty."""
+    def __init__(self, inbox: bytes, groups: bytes, batch: _int, received_us: _int) -> None:
+        """`groups`: to one member of each of these queue groups, separated by spaces, and to all outside of groups."""
         self.inbox = inbox
-        self.head = b"%b + " % inbox if group else b"%b " % inbox
-        self.tail = b" %b " % group if group else b" "
+        self.head = b"%b + " % inbox if groups else b"%b " % inbox
+        self.tail = b" %b " % groups if groups else b" "
         self.batch = batch
         self.bytes_left = 0
         self.has_limit = False  # of bytes

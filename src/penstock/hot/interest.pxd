@@ -14,6 +14,8 @@ cdef unsigned char _SPACE
 cdef unsigned char _STAR
 cdef unsigned char _DOT
 cdef unsigned char _GREATER
+cdef Py_ssize_t _GROUPS_BYTES_MAX
+cdef Py_ssize_t _REGROUPED_MAX
 cdef bytes _ADDED
 cdef bytes _REMOVED
 cdef bytes _LMSG
@@ -27,6 +29,9 @@ cdef class InterestKeys:
     cdef readonly set keys
     cdef readonly dict shapes
     cdef readonly dict watched
+    cdef readonly dict groups
+    cdef readonly list regrouped
+    cdef public bint all_regrouped
     cdef readonly list lost
     cdef readonly list lines
     cdef readonly Py_ssize_t size_bytes
@@ -62,6 +67,14 @@ cdef object _add(bytes data, Py_ssize_t begin, Py_ssize_t end, InterestKeys sink
 
 @cython.locals(key=bytes, subject_end=Py_ssize_t, shape=int64_t)
 cdef object _remove(bytes data, Py_ssize_t begin, Py_ssize_t end, InterestKeys sink)
+
+@cython.locals(groups=bytes, joined=bytes)
+cdef object _group_came(bytes subject, bytes group, InterestKeys sink)
+
+@cython.locals(groups=bytes, left=bytes)
+cdef object _group_went(bytes subject, bytes group, InterestKeys sink)
+
+cdef object _regrouped(bytes subject, InterestKeys sink)
 
 @cython.locals(
     text="const unsigned char*",

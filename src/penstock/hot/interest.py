@@ -8,7 +8,8 @@ is counted.
 | line                                 | becomes                                                                     |
 |--------------------------------------|-----------------------------------------------------------------------------|
 | `LS+ subject␍␊`                      | the key `subject` is added                                                  |
-| `LS+ subject queue weight␍␊`         | the key `subject queue` is added; sent again when only the weight changes   |
+| `LS+ subject queue weight␍␊`         | the key `subject queue` is added; sent again when only the weight changes;  |
+|                                      | the queue group is added to those of the subject (`groups`)                 |
 | `LS- subject␍␊`, `LS- subject queue` | the key is removed; if it is watched, it is noted in `lost`                 |
 | `LMSG …`, `RMSG …`, `HMSG …`         | skipped with its payload: a leaf without subscriptions should get none      |
 | any other line up to `␍␊`            | one entry in `lines`, in order                                              |
@@ -42,6 +43,8 @@ _SPACE = 0x20
 _STAR = 0x2A
 _DOT = 0x2E
 _GREATER = 0x3E
+_GROUPS_BYTES_MAX = limits.INTEREST_GROUPS_BYTES_MAX
+_REGROUPED_MAX = limits.INTEREST_REGROUPED_MAX
 _ADDED = b"LS+ "
 _REMOVED = b"LS- "
 _LMSG = b"LMSG "
@@ -56,15 +59,20 @@ class InterestKeys:
 
     `shapes`: number of keys of each shape of wildcards. `untracked`: number of keys without a queue that had no room;
     `queues_untracked`: some key with a queue had no room. `watched`: keys whose removal is noted in `lost`; the caller
-    fills it, and empties `lost` and `lines`.
+    fills it, and empties `lost` and `lines`. `groups`: the queue groups of each subject, separated by spaces, as far as
+    they fit into INTEREST_GROUPS_BYTES_MAX. `regrouped`: subjects whose groups have changed; the caller
+    empties it. `all_regrouped`: those of any may have, so many were they.
     """
 
     __slots__ = (
+        "all_regrouped",
+        "groups",
         "keys",
         "keys_max",
         "lines",
         "lost",
         "queues_untracked",
+        "regrouped",
         "shapes",
         "size_bytes",
         "size_bytes_max",
@@ -77,6 +85,9 @@ class InterestKeys:
         self.keys: set[bytes] = set()
         self.shapes: dict[int, int] = {}
         self.watched: dict[bytes, set[bytes]] = {}
+        self.groups: dict[bytes, bytes] = {}
+        self.regrouped: list[bytes] = []
+        self.all_regrouped = True
         self.lost: list[bytes] = []
         self.lines: list[bytes] = []
         self.size_bytes = 0
@@ -162,6 +173,8 @@ def _add(data: bytes, begin: int, end: int, sink: InterestKeys) -> None:
     sink.size_bytes += size
     if shape >= 0:
         sink.shapes[shape] = sink.shapes.get(shape, 0) + 1
+    if has_queue:
+        _group_came(data[begin:subject_end], data[subject_end + 1 : key_end], sink)
 
 
 def _remove(data: bytes, begin: int, end: int, sink: InterestKeys) -> None:
@@ -182,6 +195,35 @@ def _remove(data: bytes, begin: int, end: int, sink: InterestKeys) -> None:
             del sink.shapes[shape]
     if key in sink.watched:
         sink.lost.append(key)
+    if subject_end >= 0:
+        _group_went(data[begin:subject_end], data[subject_end + 1 : end], sink)
+
+
+def _group_came(subject: bytes, group: bytes, sink: InterestKeys) -> None:
+    groups = sink.groups.get(subject)
+    joined = group if groups is None else b"%b %b" % (groups, group)
+    if len(joined) <= _GROUPS_BYTES_MAX:
+        sink.groups[subject] = joined
+        _regrouped(subject, sink)
+
+
+def _group_went(subject: bytes, group: bytes, sink: InterestKeys) -> None:
+    groups = sink.groups.get(subject)
+    if groups is None:
+        return
+    left = b" ".join([one for one in groups.split(b" ") if one != group])
+    if left:
+        sink.groups[subject] = left
+    else:
+        del sink.groups[subject]
+    _regrouped(subject, sink)
+
+
+def _regrouped(subject: bytes, sink: InterestKeys) -> None:
+    if len(sink.regrouped) < _REGROUPED_MAX:
+        sink.regrouped.append(subject)
+    else:
+        sink.all_regrouped = True
 
 
 def _shape(data: bytes, begin: int, end: int) -> int:

@@ -202,6 +202,8 @@ cdef class PendingTable:
     cdef int make_ready(self, Py_ssize_t index) except -1
 
     @cython.locals(index=Py_ssize_t)
+    cpdef bint end(self, int64_t offset) except -1
+    cpdef bint has_ended(self, int64_t offset) except -1
     cpdef bint give_up(self, int64_t offset) except -1
 
     @cython.locals(removed=Py_ssize_t, index=Py_ssize_t, last=int64_t)

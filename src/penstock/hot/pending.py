@@ -112,9 +112,9 @@ class PendingTable:
     the last delivery. `count`: entries. `ack_pending`: those that were delivered. `parked`: those that were not
     yet; they count as undelivered. `ready`: those to be delivered by `Cursor.fill_again`. `redelivered`: those
     delivered before. `ended`: those delivered max_deliver times, which wait for a late ack, and do not count to the
-    limit. `takes_settled`: what is acked or terminated is noted for `take_settled`. `acked`, `late`, `unknown`,
-    `forged`: acks by their result. `samples`: sampled acks (stream sequence, consumer sequence, deliveries, µs
-    since the delivery), at most SAMPLES_MAX: the caller takes them out.
+    limit. `takes_settled`: what is acked, terminated or given up is noted for `take_settled`. `acked`, `late`,
+    `unknown`, `forged`: acks by their result. `samples`: sampled acks (stream sequence, consumer sequence,
+    deliveries, µs since the delivery), at most SAMPLES_MAX: the caller takes them out.
     """
 
     __slots__ = (
@@ -545,6 +545,23 @@ class PendingTable:
             self.set_state(index, _READY)
             self.dues[index] = _NEVER
 
+    def end(self, offset: _int) -> bool:
+        """A message is not delivered any more, and stays pending until it is given up; False: it is not pending.
+
+        It is not noted: the next leader delivers it again if it may.
+        """
+        index = self.find(offset)
+        if index < 0:
+            return False
+        self.set_state(index, _ENDED)
+        self.dues[index] = _NEVER
+        return True
+
+    def has_ended(self, offset: _int) -> bool:
+        """True if a message is pending, and is not delivered any more."""
+        index = self.find(offset)
+        return index >= 0 and self.marks[index] & _STATE_MASK == _ENDED
+
     def give_up(self, offset: _int) -> bool:
         """Take a message out for good; False: it is not pending."""
         index = self.find(offset)
@@ -552,6 +569,8 @@ class PendingTable:
             return False
         self.release(index)
         self.changes.note(_GONE, offset, 0)
+        if self.takes_settled:
+            self._note_settled(offset)
         return True
 
     def remove_range(self, begin: _int, end: _int) -> _int:

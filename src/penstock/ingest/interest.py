@@ -64,6 +64,33 @@ class InterestTable:
         is_unknown = not self._is_known or (scanned.queues_untracked if queue else scanned.untracked)
         return None if is_unknown or subject.count(b".") >= SHAPE_TOKENS_MAX else False
 
+    def groups(self, subject: bytes) -> bytes:
+        """Return the queue groups with subscribers to a plain subject, separated by spaces; at most
+        INTEREST_GROUPS_BYTES_MAX.
+        """
+        known = self.scanned.groups
+        if not known:
+            return b""
+        tokens = subject.split(b".")
+        patterns = (_pattern(tokens, shape) for shape in self.scanned.shapes)
+        names = dict.fromkeys(known.get(subject, b"").split())
+        for pattern in patterns:
+            names.update(dict.fromkeys(known.get(pattern, b"").split()))
+        joined = b" ".join(names)
+        return joined if len(joined) <= limits.INTEREST_GROUPS_BYTES_MAX else _cut(joined)
+
+    def regrouped(self) -> list[bytes] | None:
+        """Return the subjects of subscriptions whose queue groups have changed since the last call; None: those of
+        any may have.
+        """
+        scanned = self.scanned
+        if not (scanned.regrouped or scanned.all_regrouped) or not self._is_known:
+            return []
+        found = None if scanned.all_regrouped else [*scanned.regrouped]
+        scanned.regrouped.clear()
+        scanned.all_regrouped = False
+        return found
+
     def watch(self, subject: bytes, now_ms: int) -> bool:
         """Have the loss of interest in a plain subject told, once. Return False if too many are watched."""
         if subject in self._holders:
@@ -167,19 +194,33 @@ class InterestTable:
         tokens = subject.split(b".")
         with_rest = None  # the last choice: it may hold all watched subjects, and then all are looked at when it ends
         for shape in self.scanned.shapes:
-            count, has_rest = shape >> 1 & 31, shape & 1
-            if (len(tokens) <= count or with_rest is not None) if has_rest else len(tokens) != count:
+            has_rest = shape & 1
+            if has_rest and with_rest is not None:
                 continue
-            parts = tokens[:count]
-            for place in _places(shape >> 6):
-                parts[place] = b"*"
-            if has_rest:
-                parts.append(b">")
-            if (key := b".".join(parts) + end) in keys:
+            if (pattern := _pattern(tokens, shape)) and (key := pattern + end) in keys:
                 if not has_rest:
                     return key
                 with_rest = key
         return with_rest
+
+
+def _pattern(tokens: list[bytes], shape: int) -> bytes:
+    """Return the pattern of that shape that the tokens of a subject match; empty: there is none."""
+    count, has_rest = shape >> 1 & 31, shape & 1
+    if len(tokens) <= count if has_rest else len(tokens) != count:
+        return b""
+    parts = tokens[:count]
+    for place in _places(shape >> 6):
+        parts[place] = b"*"
+    if has_rest:
+        parts.append(b">")
+    return b".".join(parts)
+
+
+def _cut(names: bytes) -> bytes:
+    """Return the first names, as far as the limit allows."""
+    end = limits.INTEREST_GROUPS_BYTES_MAX
+    return names[:end] if names[end : end + 1] == b" " else names[:end].rpartition(b" ")[0]
 
 
 @lru_cache(maxsize=4 * limits.INTEREST_SHAPES_MAX)

@@ -112,7 +112,7 @@ FIELDS = (
     ConfigField("subject_transform", "SubjectTransformConfig", None, "", is_omitted=True),
     ConfigField("republish", "RePublish", None, "", "`penstock relay` can do that", is_omitted=True),
     ConfigField("allow_direct", "bool", False, "kept", "true for streams that were not made by this API"),
-    ConfigField("mirror_direct", "bool", False, ""),
+    ConfigField("mirror_direct", "bool", False, "kept", "by an update only, and without an effect"),
     ConfigField("discard_new_per_subject", "bool", False, "discard_new_per_subject", is_omitted=True),
     ConfigField("sealed", "bool", False, "the intake `sealed`", "by an update only"),
     ConfigField("deny_delete", "bool", False, "deny_delete"),
@@ -311,7 +311,6 @@ def _mistakes(config: Config) -> Iterator[tuple[bool, str]]:
     yield is_refused, "message scheduling cannot use discard new"
     has_mirror = config["mirror"] is not None
     yield has_mirror and marker_ns > 0, "subject delete markers forbidden on mirrors"
-    yield config["mirror_direct"] and not has_mirror, "stream has no mirror but does have mirror direct"
     yield from _subject_mistakes(config)
 
 
@@ -396,12 +395,12 @@ def _none_if_unlimited(name: str) -> Callable[[Config], int | None]:
     return lambda config: config[name] if config[name] > 0 else None
 
 
-_KEPT_LIMITS = ("max_consumers", "consumer_limits")
+_KEPT_AT_OTHER_VALUES = ("max_consumers", "consumer_limits", "mirror_direct")
 
 
 def _kept_metadata(config: Config) -> dict[str, str]:
     kept = {"allow_direct": config["allow_direct"]}
-    kept |= {name: config[name] for name in _KEPT_LIMITS if config[name] != _BY_NAME[name].default}
+    kept |= {name: config[name] for name in _KEPT_AT_OTHER_VALUES if config[name] != _BY_NAME[name].default}
     if 0 < config["max_bytes"] < BYTES_MIN:
         kept["max_bytes"] = config["max_bytes"]
     return {**config["metadata"], KEPT: json.dumps(kept)}
@@ -455,7 +454,7 @@ _SOURCES = {
     "allow_atomic": ("allow_atomic",),
     "subject_delete_marker_ttl_ms": ("subject_delete_marker_ttl",),
     "allow_message_schedules": ("allow_msg_schedules",),
-    "metadata": ("metadata", "allow_direct", "max_bytes", *_KEPT_LIMITS),
+    "metadata": ("metadata", "allow_direct", "max_bytes", *_KEPT_AT_OTHER_VALUES),
 }
 """The fields of JetStream's config from which a change of Penstock's field follows."""
 
@@ -532,6 +531,7 @@ def shown_config(state: StreamState) -> Config:
         "duplicate_window": min(here.dedup_window_ms or 0, here.max_age_ms or limits.OFFSET_MAX) * _NS_OF_MS,
         "compression": "none" if here.compression is Compression.NONE else "s2",
         "allow_direct": kept.get("allow_direct") is not False,
+        "mirror_direct": kept.get("mirror_direct") is True,
         "discard_new_per_subject": bool(here.discard_new_per_subject),
         "sealed": state.intake is Intake.SEALED,
         "deny_delete": here.denies_deletion,

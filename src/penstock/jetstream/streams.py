@@ -144,6 +144,8 @@ class _Streams:
         config = completed(wanted)
         if config["sealed"]:
             raise invalid_config("stream configuration for create can not be sealed")
+        if config["mirror_direct"] and config["mirror"] is None:  # an update may say so
+            raise invalid_config("stream has no mirror but does have mirror direct")
         self._check_replicas(config)
         if (existing := self._gateway.real_stream(subject.stream)) is not None:
             self._gateway.authorization.check(CreateStreamRequest(config=existing.config))  # it may exist already

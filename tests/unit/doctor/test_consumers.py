@@ -21,7 +21,7 @@ def consumer(**fields: Any) -> ConsumerInfo:
         name="billing", stream="orders", partition=0, created=OLD, is_push=False, is_durable=True,
         ack_policy="explicit", filters=(), next_offset=5, acked_end=5, deliveries=5, pending=0, ack_pending=0,
         redelivered=0, waiting=1, ack_pending_max=1_000, paused_until=None, last_delivered=OLD, order_by=None,
-        config={},
+        dead_letters=None, dead_letters_waiting=0, dead_letters_error="", config={},
     )  # fmt: skip
     return usual._replace(**fields)
 
@@ -37,6 +37,15 @@ def test_a_consumer_that_waits_for_acks_is_told() -> None:
     assert finding.result is Result.WARN
     assert "1000 messages wait for an ack" in finding.found
     assert "penstock consumer info orders billing --partition 2" in finding.advice
+
+
+def test_dead_letters_that_are_not_taken_are_told() -> None:
+    waits = consumer(dead_letters="dead", dead_letters_waiting=3, dead_letters_error="there is no stream 'dead'")
+    (finding,) = judge_consumers([waits], NOW)
+    assert finding.result is Result.WARN
+    assert "3 messages that stream dead does not take" in finding.found
+    (finding,) = judge_consumers([consumer(dead_letters="dead", dead_letters_waiting=3)], NOW)
+    assert finding.result is Result.OK
 
 
 def test_a_durable_consumer_that_nobody_asks_is_told() -> None:

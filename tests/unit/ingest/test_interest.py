@@ -54,6 +54,37 @@ def test_a_queue_group_is_a_key_of_its_own() -> None:
     assert len(table) == 0
 
 
+def test_all_queue_groups_of_a_subject_are_told() -> None:
+    table = _table("LS+ a.b", "LS+ a.b one 1", "LS+ a.* two 1", "LS+ a.> one 1", "LS+ a.b three 2", "LS+ b four 1")
+    assert table.groups(b"a.b") == b"one three two"
+    assert table.groups(b"a.b.c") == b"one"
+    assert table.groups(b"c") == b""
+    assert table.regrouped() is None
+    assert table.regrouped() == []
+    _tell(table, "LS- a.b one", "LS+ a.b three 1", "LS- a.* two", "LS- a.b")
+    assert table.regrouped() == [b"a.b", b"a.*"]
+    assert table.groups(b"a.b") == b"three one"
+    _tell(table, "LS- a.b three", "LS- a.> one")
+    assert table.groups(b"a.b") == b""
+    table.ended()
+    assert table.regrouped() == []
+    table.begun()
+    table.snapshot_complete(0)
+    assert table.regrouped() is None
+
+
+def test_names_of_queue_groups_are_bounded() -> None:
+    names = [f"group-{number:03}" for number in range(100)]
+    table = _table(*(f"LS+ a {name} 1" for name in names), *(f"LS+ * {name}x 1" for name in names))
+    found = table.groups(b"a")
+    assert len(found) <= limits.INTEREST_GROUPS_BYTES_MAX
+    assert found.decode().split() == names[: len(found.split())]
+    table.regrouped()
+    _tell(table, *(f"LS+ b.{number} x 1" for number in range(limits.INTEREST_REGROUPED_MAX + 1)))
+    assert table.regrouped() is None
+    assert table.regrouped() == []
+
+
 def test_nothing_is_known_without_a_complete_snapshot() -> None:
     table = InterestTable()
     assert table.has_interest(b"a") is None

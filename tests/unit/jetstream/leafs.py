@@ -12,9 +12,18 @@ class FakeLeaf:
         self.deserted: set[bytes] = set()
         self.watched: set[bytes] = set()
         self.frames: list[bytes] = []
+        self.groups_of: dict[bytes, bytes] = {}
+        self.changes: list[bytes] | None = []
 
     def has_interest(self, subject: bytes, queue: bytes = b"") -> bool | None:
         return subject not in self.deserted
+
+    def groups(self, subject: bytes) -> bytes:
+        return self.groups_of.get(subject, b"")
+
+    def regrouped(self) -> list[bytes] | None:
+        found, self.changes = self.changes, []
+        return found
 
     def watch(self, subject: bytes) -> None:
         self.watched.add(subject)

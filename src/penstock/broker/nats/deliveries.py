@@ -25,6 +25,12 @@ class LeafDeliveries:
     def has_interest(self, subject: bytes, queue: bytes = b"") -> bool | None:
         return None if self._leaf is None else self._leaf.interest.has_interest(subject, queue)
 
+    def groups(self, subject: bytes) -> bytes:
+        return b"" if self._leaf is None else self._leaf.interest.groups(subject)
+
+    def regrouped(self) -> list[bytes] | None:
+        return [] if self._leaf is None else self._leaf.interest.regrouped()
+
     def watch(self, subject: bytes) -> None:
         if self._leaf is not None:
             self._leaf.interest.watch(subject, now_ms())

@@ -19,6 +19,16 @@ class Deliveries(Protocol):
     def has_interest(self, subject: bytes, queue: bytes = b"") -> bool | None:
         """True if a client subscribes to it, in that queue group if one is given; None: unknown."""
 
+    def groups(self, subject: bytes) -> bytes:
+        """Return the queue groups that subscribe to it, separated by spaces: nats-server delivers what comes over a
+        leaf connection to those only that its frame names.
+        """
+
+    def regrouped(self) -> list[bytes] | None:
+        """Return the subjects, perhaps with wildcards, whose queue groups have changed since the last call; None:
+        those of any may have.
+        """
+
     def watch(self, subject: bytes) -> None:
         """Have the gateway told once the subject has no subscriber any more."""
 

@@ -15,6 +15,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
+from penstock.consumers.state import ConsumerState
 from penstock.hot.deliveries import UNLIMITED
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
@@ -50,7 +51,7 @@ from penstock.jetstream.readers.stored.removals import Coming
 from penstock.jetstream.readers.table import READERS_MAX, Readers
 from penstock.jetstream.stream_config import consumer_limits, json_object
 from penstock.jetstream.stream_state import NO_TIME, api_time, need_one_partition
-from penstock.messages import FetchRequest
+from penstock.messages import ExportedConsumer, FetchRequest
 from penstock.metadata.image import StreamState
 
 NAMES_PER_ANSWER = 1_024  # as JetStream
@@ -58,6 +59,15 @@ INFOS_PER_ANSWER = 256  # as JetStream
 OPENING_MAX = 64
 """Readers that are being created at once."""
 _Info = Generator[Asked, list[Answered], dict[str, Any]]
+
+
+class Carried(msgspec.Struct):
+    """Where a restored consumer goes on: at `offset`, or as `state` of an export says."""
+
+    config: dict[str, Any]
+    offset: int = 0
+    deliveries: int = 0
+    state: bytes = b""
 
 
 class ConsumerApi:
@@ -88,6 +98,11 @@ class ConsumerApi:
         }
         return {name: partial(self._when_known, talk) for name, talk in talks.items()}
 
+    def own_talks(self) -> Mapping[str, Talk]:
+        """Return what only the socket API asks for."""
+        talks = {"CONSUMER.EXPORT": self._export, "CONSUMER.RESTORE": self._restore}
+        return {name: partial(self._when_known, talk) for name, talk in talks.items()}
+
     def handlers(self) -> Mapping[str, Handler]:
         def talking(talk: Talk) -> Handler:
             def handle(call: ApiCall, subject: ApiSubject, now: Now) -> None:
@@ -107,7 +122,12 @@ class ConsumerApi:
     # Create
 
     def _create(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
-        request = parsed_request(call.payload, subject.stream)
+        return (yield from self._made(parsed_request(call.payload, subject.stream), subject, now))
+
+    def _made(
+        self, request: ConsumerRequest, subject: ApiSubject, now: Now, carried: Carried | None = None
+    ) -> Conversation:
+        """Create or update a consumer; `carried`: where a new one goes on."""
         given = dict(request.config)
         name, _, filtered = subject.rest.partition(".")
         is_durable = subject.operation == "CONSUMER.DURABLE.CREATE"
@@ -136,6 +156,8 @@ class ConsumerApi:
         if existing is not None:
             given["pause_until"] = existing.config.told.get("pause_until", "")
         config = self._readable(state, reader_config(state, given, pedantic=request.is_pedantic))
+        if config.dead_letters and (existing is None or existing.config.dead_letters != config.dead_letters):
+            self._stored.dead_letters.check_target(state, config.dead_letters)
         self._readers.removals.check_new(state, config, place[1], self._readers.of(state))
         if existing is not None:
             yield from self._update(state, existing, config, request, now)
@@ -145,7 +167,7 @@ class ConsumerApi:
         else:
             self._creating.add(place)
             try:
-                reader = yield from self._open(state, config, place[1], now)
+                reader = yield from self._open(state, config, place[1], carried)
             finally:
                 self._creating.discard(place)
         return json_answer(subject.operation, **(yield from self._fields(reader)))
@@ -177,7 +199,7 @@ class ConsumerApi:
         return config
 
     def _open(
-        self, state: StreamState, config: ReaderConfig, name: str, now: Now
+        self, state: StreamState, config: ReaderConfig, name: str, carried: Carried | None
     ) -> Generator[Asked, list[Answered], Reader]:
         readers = self._readers
         if not readers.deliveries.is_up:
@@ -215,7 +237,8 @@ class ConsumerApi:
             if coming is not None:
                 yield from done(partial(readers.removals.when_removed, state.stream_id))
             shown = yield from shown_now(feed)
-            start = yield from start_of(state, config, shown)
+            made = self._carried_state(config, name, carried, shown.end) if carried else None
+            start = Start(made.table.next_offset) if made else (yield from start_of(state, config, shown))
             readers.check_room(start)
             pending = yield from pending_of(feed, config.filters, start, shown)
         finally:
@@ -236,10 +259,14 @@ class ConsumerApi:
         elif name in feed.readers:
             raise consumer_refusal(10013, "consumer name already in use")
         if config.is_stored:
-            reader = yield from self._store(state, feed, config, name, start)
+            reader = yield from self._store(
+                state, feed, config, name, made or self._new_state(config, name, start.offset)
+            )
             reader.cursor.want(start.wanted, start.resume)
             reader.told_pending = pending.messages
             readers.begin(feed, reader, pending, self._gateway.node.now)
+            if made is not None and reader.led is not None:
+                self._stored.expire(reader, reader.led, self._gateway.node.now, is_new=True)
             return reader
         now = self._gateway.node.now
         cursor = new_cursor(feed.filter_of(config.filters), state.name, name, start.offset)
@@ -258,16 +285,30 @@ class ConsumerApi:
             yield from done(partial(leaderships.add_log, state))
             yield from done(partial(leaderships.obtain, state))
 
+    def _new_state(self, config: ReaderConfig, name: str, offset: int) -> ConsumerState:
+        return self._stored.leaderships.new_state(name, self._new_name(), config, offset, self._gateway.node.now)
+
+    def _carried_state(self, config: ReaderConfig, name: str, carried: Carried, log_end: int) -> ConsumerState:
+        """Return the state of a consumer that goes on where another one was. Raise RemoteError."""
+        if not config.is_stored:
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"consumer {name!r} has no acks and is not durable")
+        if carried.state:
+            now = self._gateway.node.now
+            leaderships = self._stored.leaderships
+            return leaderships.carried_state(name, self._new_name(), config, carried.state, log_end, now)
+        made = self._new_state(config, name, min(carried.offset, log_end))
+        made.table.delivered = carried.deliveries
+        return made
+
     def _store(
-        self, state: StreamState, feed: Feed, config: ReaderConfig, name: str, start: Start
+        self, state: StreamState, feed: Feed, config: ReaderConfig, name: str, made: ConsumerState
     ) -> Generator[Asked, list[Answered], Reader]:
         """Store a new consumer. Raise RemoteError, ApiError."""
         leaderships = self._stored.leaderships
         one = leaderships.of(state.stream_id)
         if one is None or not self._readers.has_feed(feed):
             raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
-        now = self._gateway.node.now
-        made = leaderships.new_state(name, self._new_name(), config, start.offset, now)
+        created_us = self._gateway.node.now.wall_us
         found: list[Reader] = []
 
         def store(told: Callable[[RemoteError | None], None]) -> None:
@@ -279,7 +320,7 @@ class ConsumerApi:
             if error is None and leaderships.of(state.stream_id) is one and self._readers.has_feed(feed):
                 if name in feed.readers:  # one without acks has come meanwhile
                     self._readers.remove([feed.readers[name]])
-                found.append(leaderships.add_reader(one, feed, name, config, made, now.wall_us, self._gateway.node.now))
+                found.append(leaderships.add_reader(one, feed, name, config, made, created_us, self._gateway.node.now))
                 self._stored.advisories.acted(feed.name, name, "create")
             told(error)
 
@@ -288,6 +329,35 @@ class ConsumerApi:
         if not found:
             raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
         return found[0]
+
+    # Carry to another stream
+
+    def _export(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
+        """Return a stored consumer as it is now, with what is in hand."""
+        yield from ()
+        reader = self._reader(subject)
+        if (led := reader.led) is None or led.is_deleted:
+            text = f"consumer {reader.name!r} has no acks and is not durable: nothing of it is kept"
+            raise RemoteError(ErrorCode.BAD_REQUEST, text)
+        self._stored.step_over(reader, led, now)
+        table = led.state.table
+        exported = ExportedConsumer(
+            name=reader.name,
+            config=reader.config.told,
+            next_offset=Offset(table.next_offset),
+            deliveries=table.delivered,
+            ack_pending=table.ack_pending,
+            state=led.state.export(),
+        )
+        return msgspec.json.encode(exported)
+
+    def _restore(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
+        """Create a consumer that goes on where another one was, unless it exists."""
+        carried = msgspec.json.decode(call.payload, type=Carried)
+        config = {"inactive_threshold": 0, **carried.config}  # told if it is none: an existing one is compared with it
+        body = {"stream_name": subject.stream, "config": config, "action": "create"}
+        request = parsed_request(msgspec.json.encode(body), subject.stream)
+        return (yield from self._made(request, subject, now, carried))
 
     def _check_inbox(self, subject: str) -> None:
         """Raise ApiError if nothing may be delivered there, or it would come back."""
@@ -394,6 +464,11 @@ class ConsumerApi:
         if reader.is_paused(now.wall_us):
             fields["paused"] = True
             fields["pause_remaining"] = (reader.config.pause_us - now.wall_us) * 1_000
+        if reader.led is not None and reader.config.dead_letters:
+            letters = self._stored.dead_letters.told(reader.led)
+            fields["dead_letters"] = {"stream": reader.config.dead_letters, "waiting": letters.waiting}
+            if letters.failure:
+                fields["dead_letters"]["error"] = letters.failure
         fields["ts"] = api_time(now.wall_us)
         if reader.led is not None and (priorities := reader.led.priorities) is not None:
             pinned = api_time(priorities.pinned_wall_us) if priorities.pin else NO_TIME

@@ -124,10 +124,10 @@ def status(code: int, text: str, **headers: Any) -> bytes:
     return f"NATS/1.0 {code} {text}\r\n{lines}\r\n".encode()
 
 
-def frame(inbox: bytes, block: bytes, reply: bytes = b"", group: bytes = b"") -> bytes:
-    """Return a status message for an inbox as a frame of the leaf connection."""
-    if group:
-        queue = b"+ %b %b" % (reply, group) if reply else b"| %b" % group
+def frame(inbox: bytes, block: bytes, reply: bytes = b"", groups: bytes = b"") -> bytes:
+    """Return a status message for an inbox as a frame of the leaf connection; `groups`: see `Pull`."""
+    if groups:
+        queue = b"+ %b %b" % (reply, groups) if reply else b"| %b" % groups
         return b"HMSG %b %b %d %d\r\n%b\r\n" % (inbox, queue, len(block), len(block), block)
     answer = b"%b " % reply if reply else b""
     return b"HMSG %b %b%d %d\r\n%b\r\n" % (inbox, answer, len(block), len(block), block)

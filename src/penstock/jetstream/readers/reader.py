@@ -104,7 +104,7 @@ class Reader:
 
     __slots__ = (
         "_asked", "_blind", "_flow_number", "_granted", "_leaf", "_rate", "ahead_bytes", "beat_us", "config",
-        "counted_under", "counts", "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply",
+        "counted_under", "counts", "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "groups",
         "inactive_us", "inbox", "is_asleep", "is_paced", "led", "looked_at", "looked_us", "name", "place", "pulls",
         "stream_id", "told_pending", "wake_us", "watched", "window_bytes",
     )  # fmt: skip
@@ -132,6 +132,7 @@ class Reader:
         self.pulls: deque[Pull] = cursor.pulls  # the requests that wait; of a push reader none
         self.watched: frozenset[bytes] = frozenset()  # inboxes of requests whose loss of interest is told
         self.inbox = config.deliver_subject.encode()
+        self.groups = b""  # queue groups that share its inbox, with its own, separated by spaces
         self.window_bytes = WINDOW_BYTES_FIRST
         self.ahead_bytes = 0  # sent, and not known to have been taken
         self.flow_reply = b""  # of the flow-control message without an answer
@@ -162,11 +163,20 @@ class Reader:
         self._rate = Bucket(rate, RATE_BURST_BYTES, now_us) if rate else None
         self.cursor.headers_only = config.headers_only
         if config.is_push:
-            self.cursor.pulls = deque([Pull(self.inbox, config.deliver_group.encode(), UNLIMITED, now_us)])
+            self.groups = config.deliver_group.encode()
+            self.cursor.pulls = deque([Pull(self.inbox, self.groups, UNLIMITED, now_us)])
         else:
             self.inactive_us = now_us
             if not self.pulls:
                 self.pulls = self.cursor.pulls = _NO_PULLS
+
+    def regroup(self, others: bytes) -> None:
+        """Deliver to these queue groups, too, that share its inbox."""
+        groups = b" ".join(dict.fromkeys((*self.config.deliver_group.encode().split(), *others.split())))
+        if groups != self.groups:
+            self.groups = groups
+            (before,) = self.cursor.pulls
+            self.cursor.pulls = deque([Pull(self.inbox, groups, UNLIMITED, before.received_us)])
 
     def restart(self, offset: int) -> None:
         """Begin anew at an offset."""
@@ -280,7 +290,7 @@ class Reader:
         self.flow_reply = f"$JS.FC.{stream}.{self.name}.{self._flow_number}".encode()
         self.flow_bytes = self.ahead_bytes
         block = status(100, "FlowControl Request")
-        return frame(self.inbox, block, self.flow_reply, self.config.deliver_group.encode())
+        return frame(self.inbox, block, self.flow_reply, self.groups)
 
     def flow_answered(self, reply: bytes) -> bool:
         """Take the answer to a flow-control message; False: it is none of ours, or an old one."""
@@ -314,15 +324,20 @@ class Reader:
         if self.config.is_push:
             if self.config.heartbeat_us and self.wants and now_us >= self.beat_us + self.config.heartbeat_us:
                 self.beat_us = now_us
-                yield frame(self.inbox, self.heartbeat(), group=self.config.deliver_group.encode())
+                yield frame(self.inbox, self.heartbeat(), groups=self.groups)
             return
         if all(now_us < pull.due_us() for pull in self.pulls):
             return
+        has_no_room = self.led is not None and self.led.state.table.has_no_room()
         kept = []
         for pull in self.pulls:
             if now_us >= pull.expires_us:
                 self.inactive_us = now_us
                 yield frame(pull.inbox, ended(pull, 408, "Request Timeout"))
+                continue
+            if has_no_room and _ends_with_messages(pull):  # as nats-server at its next look: acks may be long in coming
+                self.inactive_us = now_us
+                yield frame(pull.inbox, status(404, "No Messages"))
                 continue
             if now_us >= pull.due_us():
                 pull.beat_us = now_us
@@ -336,7 +351,7 @@ class Reader:
             return
         kept = []
         for pull in self.pulls:
-            if pull.no_wait and (pull.expires_us == UNLIMITED or pull.delivered):
+            if _ends_with_messages(pull):
                 self.inactive_us = now_us
                 yield frame(pull.inbox, status(404, "No Messages"))
             else:
@@ -371,6 +386,11 @@ class Reader:
         if self.is_paused(wall_us):
             due = min(due, now_us + self.config.pause_us - wall_us)
         return due
+
+
+def _ends_with_messages(pull: Pull) -> bool:
+    """True if it does not wait for more than there is now."""
+    return pull.no_wait and (pull.expires_us == UNLIMITED or pull.delivered > 0)
 
 
 def ended(pull: Pull, code: int, text: str) -> bytes:

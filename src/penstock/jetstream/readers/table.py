@@ -96,7 +96,14 @@ class Readers:
             advisories=advisories,
         )
         self._tails = Tails(
-            gateway, registry, schedule=schedule, output=output, reads=reads, counts=counts, serving=serving
+            gateway,
+            registry,
+            schedule=schedule,
+            inboxes=inboxes,
+            output=output,
+            reads=reads,
+            counts=counts,
+            serving=serving,
         )
         self._endings = Endings(gateway, registry)
         self.stored = Stored(
@@ -163,7 +170,18 @@ class Readers:
         push = sum(one.config.is_push for one in readers)
         waiting = sum(len(one.pulls) for one in readers)
         sent = self._output
-        return ReaderNumbers(push, len(readers) - push, waiting, sent.delivered, sent.delivered_bytes, sent.too_large)
+        letters = self.stored.dead_letters
+        return ReaderNumbers(
+            push,
+            len(readers) - push,
+            waiting,
+            sent.delivered,
+            sent.delivered_bytes,
+            letters_waiting=letters.waiting,
+            letters_stored=letters.counters["stored"],
+            letters_failed=letters.counters["failed"],
+            too_large=sent.too_large,
+        )
 
     def count(self, state: StreamState) -> int:
         feed = self._registry.feed(state.stream_id)
@@ -383,6 +401,7 @@ class Readers:
             self._wake_some(now)
         if not self._output.can_deliver:
             return
+        self._inboxes.regroup()
         for _ in range(min(SERVED_MAX, len(self._schedule))):
             if self._output.left_bytes <= 0:
                 return

@@ -122,9 +122,10 @@ def parsed(frames: bytes) -> list[Delivered]:
         inbox, *more = fields
         group = ""
         if more[:1] == ["+"]:
-            _, reply, group = more
+            _, reply, *groups = more
+            group = " ".join(groups)
         elif more[:1] == ["|"]:
-            reply, (_, group) = "", more
+            reply, group = "", " ".join(more[1:])
         else:
             reply = more[0] if more else ""
         begin = end + 2

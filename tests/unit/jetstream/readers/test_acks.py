@@ -179,6 +179,19 @@ def test_max_ack_pending_stops_until_an_ack_comes(broker: ReaderBroker) -> None:
     assert first.value == b"1"
 
 
+def test_a_request_that_does_not_wait_ends_while_acks_are_missing(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", max_ack_pending=1)
+    publish(broker, b"1", b"2")
+    request = json.dumps({"batch": 5, "no_wait": True, "expires": 2 * S, "idle_heartbeat": S // 10})
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.d", request)
+    (first,) = broker.delivered(inbox)
+    broker.tick(150)
+    assert [one.status for one in broker.delivered(inbox)] == ["404 No Messages"]
+    broker.ack(first)
+    assert broker.delivered() == []
+    assert info(broker)[4:] == (0, 0, 1)
+
+
 def test_an_ack_of_all(broker: ReaderBroker) -> None:
     broker.durable("s", "d", ack_policy="all")
     publish(broker, b"1", b"2", b"3")
@@ -302,6 +315,34 @@ def test_overflow_only_lets_requests_out_beyond_their_limit(broker: ReaderBroker
     assert values(broker.delivered(inbox)) == []
     publish(broker, b"2", b"3")
     assert values(broker.delivered(inbox))[:1] == [b"1"]
+
+
+def test_overflow_looks_at_its_limit_before_each_message(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", priority_policy="overflow", priority_groups=["g"])
+    broker.publish("s.a", b"1", b"2", b"3", b"4", b"5")
+    broker.tick(1)
+    assert values(overflow(broker, min_pending=3)) == [b"1", b"2", b"3"]
+    broker.tick(2_000)
+    assert values(overflow(broker, min_pending=3)) == []
+    broker.tick(2_000)
+    assert values(overflow(broker, min_pending=3, min_ack_pending=3)) == [b"4", b"5"]
+
+
+def test_overflow_counts_messages_that_come_again(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", priority_policy="overflow", priority_groups=["g"])
+    broker.publish("s.a", b"1", b"2")
+    broker.tick(1)
+    for one in of_group(broker, batch=2):
+        broker.ack(one, b"-NAK")
+    broker.publish("s.a", b"3", b"4")
+    broker.tick(1)
+    assert values(overflow(broker, min_pending=2)) == [b"1", b"2", b"3"]
+
+
+def overflow(broker: ReaderBroker, **limits: int) -> list[Delivered]:
+    """What a request for more than there is gets at once."""
+    request = json.dumps({"batch": 9, "expires": S, "group": "g", **limits})
+    return broker.delivered(broker.send("CONSUMER.MSG.NEXT.s.d", request))
 
 
 def test_the_least_priority_comes_first(broker: ReaderBroker) -> None:
@@ -462,3 +503,28 @@ def test_an_update_of_priorities_takes_effect(broker: ReaderBroker) -> None:
     assert values(broker.pulled("s", "d", group="h")) == [b"1"]
     broker.consumer("s", "m")
     assert broker.consumer("s", "m", priority_policy="overflow", priority_groups=["g"])["error"]["err_code"] == 10012
+
+
+def test_an_answered_ack_is_stored_whatever_else_changes_its_consumer_at_that_moment(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    publish(broker, b"1", b"2")
+    first, second = broker.pulled("s", "d", 2)
+    broker.tick(100)  # the deliveries are stored
+    broker.disk_runs_at_once = False
+    broker.ack(first, b"", reply="_INBOX.first")
+    executed = broker.execute()
+    broker.ack(second, b"", reply="_INBOX.second")
+    broker.send("CONSUMER.PAUSE.s.d", {"pause_until": "2099-01-01T00:00:00Z"})
+    broker.complete(executed)
+    assert "_INBOX.first" in broker.answers
+    after = broker.crash()
+    after.start()
+    after.tick(100)
+    is_told = "_INBOX.second" in broker.answers
+    assert (is_told, info(after)[4]) == (False, 1)
+    broker.settle()
+    assert "_INBOX.second" in broker.answers
+    after = broker.crash()
+    after.start()
+    after.tick(100)
+    assert info(after)[4] == 0

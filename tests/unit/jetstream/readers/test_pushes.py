@@ -181,6 +181,35 @@ def test_a_queue_group_gets_each_message_once() -> None:
     assert one.subject == "s.0"
 
 
+def test_queue_groups_that_share_the_inbox_get_their_part() -> None:
+    broker = started(1)
+    broker.consumer("s", "c", deliver_subject="inbox")
+    broker.consumer("s", "d", deliver_subject="inbox", deliver_group="workers", idle_heartbeat=1 * S)
+    assert [one.group for one in broker.delivered("inbox")] == ["", "workers"]
+    broker.leaf.groups_of[b"inbox"], broker.leaf.changes = b"others workers", [b"inbox"]
+    broker.publish("s.x", b"x")
+    assert [one.group for one in broker.delivered("inbox")] == ["others workers", "workers others"]
+    broker.tick(1_100)
+    (heartbeat,) = broker.delivered("inbox")
+    assert (heartbeat.status, heartbeat.group) == ("100 Idle Heartbeat", "workers others")
+    broker.leaf.groups_of[b"inbox"], broker.leaf.changes = b"workers", [b"*"]
+    broker.publish("s.x", b"y")
+    assert [one.group for one in broker.delivered("inbox")] == ["workers", "workers"]
+    del broker.leaf.groups_of[b"inbox"]
+    broker.leaf.changes = None
+    broker.publish("s.x", b"z")
+    assert [one.group for one in broker.delivered("inbox")] == ["", "workers"]
+
+
+def test_a_queue_group_alone_is_a_subscriber() -> None:
+    broker = started(1)
+    broker.leaf.deserted.add(b"inbox")
+    assert "push_bound" not in broker.consumer("s", "c", deliver_subject="inbox")
+    broker.leaf.groups_of[b"inbox"] = b"workers"
+    broker.tick(100)
+    assert [one.group for one in broker.delivered("inbox")] == ["workers"]
+
+
 def test_headers_only_tells_the_sizes() -> None:
     broker = started(1)
     broker.publish("s.h", b"12345", headers=b"NATS/1.0\r\nA: b\r\n\r\n")

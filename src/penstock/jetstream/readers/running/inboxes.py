@@ -1,4 +1,4 @@
-"""The inboxes of readers: if a client subscribes to them, and who is told once none does any more."""
+"""The inboxes of readers: if a client subscribes to them, in which queue groups, and who is told once none does."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from penstock.jetstream.readers.reader import GRACE_US, Reader
 
 INBOXES_LOOKED_AT = 32
 """Inboxes of requests in one look at a reader: the interest in one may take 0.1 ms to find."""
+_WILDCARDS = frozenset((b"*", b">"))
 
 
 class Inboxes:
@@ -81,15 +82,31 @@ class Inboxes:
             reader.looked_at -= len(gone)
             reader.keep(pull for pull in reader.pulls if id(pull) not in gone)
 
-    def _look_for_push(self, reader: Reader, now: Now) -> None:
-        group = reader.config.deliver_group.encode()
-        if self._deliveries.has_interest(reader.inbox, group) is False:
-            if reader.inactive_us is None:
-                reader.inactive_us = now.elapsed_us
-            self._deliveries.unwatch(reader.inbox)
+    def regroup(self) -> None:
+        """Let push readers deliver to the queue groups that have come to their inboxes, and no more to others."""
+        subjects = self._deliveries.regrouped()
+        if subjects is None or not _WILDCARDS.isdisjoint(token for one in subjects for token in one.split(b".")):
+            inboxes = list(self._users)
         else:
+            inboxes = [one for one in subjects if one in self._users]
+        for inbox in inboxes:
+            if pushing := [reader for reader in self._users[inbox] if reader.config.is_push]:
+                groups = self._deliveries.groups(inbox)
+                for reader in pushing:
+                    reader.regroup(groups)
+
+    def _look_for_push(self, reader: Reader, now: Now) -> None:
+        own = reader.config.deliver_group.encode()
+        reader.regroup(groups := self._deliveries.groups(reader.inbox))
+        if self._deliveries.has_interest(reader.inbox, own) is not False:
             reader.inactive_us = None
             self._deliveries.watch(reader.inbox)
+            return
+        self._deliveries.unwatch(reader.inbox)
+        if groups and not own:
+            reader.inactive_us = None  # any group may have them
+        elif reader.inactive_us is None:
+            reader.inactive_us = now.elapsed_us
 
     def ready_pulls(self, reader: Reader, now: Now) -> tuple[int, bool]:
         """Drop requests that no client waits for any more; return how many of the first ones may be sent messages, and

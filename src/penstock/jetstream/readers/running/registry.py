@@ -110,6 +110,8 @@ class ReaderRegistry:
         """Take a new reader."""
         feed.readers[reader.name] = reader
         feed.reader_of[reader.cursor] = reader
+        if reader.config.needs_keys:
+            feed.need_keys()
         self.total += 1
         if reader.config.has_flow_control and feed.flow_sid is None:
             self._last_sid += 1

@@ -60,7 +60,7 @@ class Serving:
             return
         reader.place = Place.IDLE
         if reader.led is None or reader.led.priorities is None:
-            self._serve(feed, reader, shown, now)
+            self._serve(feed, reader, shown, now, hot.UNLIMITED)
         else:
             self._serve_by_priority(feed, reader, reader.led, shown, now)
 
@@ -84,8 +84,9 @@ class Serving:
         if priorities.pin != had_pin:
             self._advisories.pinned(feed.name, reader.name, reader.config.priority_groups[0], priorities.pin)
         chosen = len(reader.pulls)
+        left = priorities.messages_left(reader.pulls, pending, table.ack_pending)
         try:
-            self._serve(feed, reader, shown, now)
+            self._serve(feed, reader, shown, now, left)
         finally:
             reader.pulls.extend(others)
         if reader.place is Place.IDLE and others:
@@ -96,9 +97,11 @@ class Serving:
                 if reader not in feed.behind:
                     feed.behind.append(reader)
 
-    def _serve(self, feed: Feed, reader: Reader, shown: Shown, now: Now) -> None:
+    def _serve(self, feed: Feed, reader: Reader, shown: Shown, now: Now, messages_left: int) -> None:
+        """Serve what may be sent, at most so many messages."""
         cursor = reader.cursor
-        wanted = self._wanted(reader, now) if reader.pulls else hot.UNLIMITED
+        wanted = min(messages_left, self._wanted(reader, now)) if reader.pulls else hot.UNLIMITED
+        delivered = cursor.delivered
         if not wanted or not reader.wants:
             return
         if reader.is_paused(now.wall_us):
@@ -110,6 +113,9 @@ class Serving:
                 reader.place = Place.WAITING
                 return
             if not self._serve_again(feed, reader, reader.led, shown, wanted, now):
+                return
+            if wanted != hot.UNLIMITED and cursor.delivered > delivered:
+                self._schedule.ready(reader)  # how many more may be sent is decided anew
                 return
         cursor.next_offset = max(cursor.next_offset, shown.log_start)
         if cursor.next_offset < cursor.resume_offset:
@@ -159,6 +165,8 @@ class Serving:
             self._output.send(out)
             return
         if not out:
+            if led.state.has_changes(now.elapsed_us):  # messages were parked
+                led.writes.note(led, now.elapsed_us, waits=False)
             return
         if reader.config.acks == "none":
             led.state.remove_range(0, reader.cursor.next_offset)
@@ -182,6 +190,7 @@ class Serving:
         if table.ready and not self._is_counted(feed, reader):
             self._counts.count(reader)
             return False
+        end = reader.cursor.delivered + wanted
         while table.ready:
             (offset,) = table.ready_offsets(0, 1)
             chunk = chunk_of(feed, led, offset)
@@ -189,7 +198,7 @@ class Serving:
                 self._reads.fetch_again(reader, led)
                 return False
             reader.grant(now.elapsed_us)
-            reader.cursor.messages_left = min(reader.cursor.messages_left, wanted)
+            reader.cursor.messages_left = min(reader.cursor.messages_left, end - reader.cursor.delivered)
             reader.cursor.payload_max = self._gateway.payload_max
             stop = self._send_again(feed, reader, chunk, now)
             if stop not in (hot.TOOK_ALL, hot.LOW):

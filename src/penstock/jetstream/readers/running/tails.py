@@ -14,6 +14,7 @@ from penstock.jetstream.readers.chunks import Chunk
 from penstock.jetstream.readers.feed import READ_BYTES, TAIL_WAIT_MS, Feed
 from penstock.jetstream.readers.reader import Place
 from penstock.jetstream.readers.running.counts import Counts
+from penstock.jetstream.readers.running.inboxes import Inboxes
 from penstock.jetstream.readers.running.output import TURN_BYTES, Output
 from penstock.jetstream.readers.running.registry import ReaderRegistry
 from penstock.jetstream.readers.running.row_reads import RETRY_US, RowReads
@@ -32,6 +33,7 @@ class Tails:
         registry: ReaderRegistry,
         *,
         schedule: Schedule,
+        inboxes: Inboxes,
         output: Output,
         reads: RowReads,
         counts: Counts,
@@ -40,6 +42,7 @@ class Tails:
         self._gateway = gateway
         self._registry = registry
         self._schedule = schedule
+        self._inboxes = inboxes
         self._output = output
         self._reads = reads
         self._counts = counts
@@ -86,7 +89,7 @@ class Tails:
                 self.poll(feed)
                 return
             feed.is_polling = True
-            self._reads.decode(begin, response, payload, None, partial(self._read, feed))
+            self._reads.decode(begin, response, payload, None, partial(self._read, feed), has_keys=feed.needs_keys)
 
     def _read(self, feed: Feed, chunk: Chunk | None) -> None:
         """Take rows that are decoded; None: they could not be read."""
@@ -137,6 +140,7 @@ class Tails:
         if not self._output.can_deliver:
             self._unfollow_all(feed)
             return
+        self._inboxes.regroup()
         for rows in chunk.rows:
             out, stopped = bytearray(), list[Cursor]()
             before = rows.delivered, rows.cut

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.base.clock import Now
+from penstock.consumers.letters import TERMINATED, Given
 from penstock.hot import pending, pending_acks
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.pending import PendingTable
@@ -21,6 +22,8 @@ from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.readers.pulls import status
 from penstock.jetstream.readers.reader import Reader
 from penstock.jetstream.readers.stored.advisories import Advisories
+from penstock.jetstream.readers.stored.dead_letters import DeadLetters
+from penstock.jetstream.readers.stored.led import LedConsumer
 from penstock.jetstream.readers.stored.removals import Removals
 
 DELAY_US_MAX = 366 * 86_400_000_000
@@ -108,11 +111,19 @@ def _go_ns(text: str) -> int:
 class Acks:
     """Applies acks."""
 
-    def __init__(self, gateway: Gateway, tables: AckTables, advisories: Advisories, removals: Removals) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        tables: AckTables,
+        advisories: Advisories,
+        removals: Removals,
+        dead_letters: DeadLetters,
+    ) -> None:
         self._gateway = gateway
         self._tables = tables
         self._advisories = advisories
         self._removals = removals
+        self._dead_letters = dead_letters
 
     def take(
         self,
@@ -190,6 +201,12 @@ class Acks:
         reader = None if table is None else self._tables.readers.get(table)
         if table is None or reader is None or (led := reader.led) is None:
             return None
+        is_letter = ack.kind == pending.TERM and bool(reader.config.dead_letters)
+        if is_letter and table.check(ack.kind, offset, sequence, token) == pending.APPLIED:
+            if not table.has_ended(offset):  # the first word counts
+                self._terminate(reader, led, Given(offset, deliveries, _terminated(ack.reason), reply or b""))
+                self._advisories.terminated(stream_name(reader), reader.name, offset, sequence, deliveries, ack.reason)
+            return reader
         result = table.settle(ack.kind, offset, sequence, token, ack.delay_us, now.elapsed_us)
         stream = stream_name(reader)
         if result == pending.APPLIED and ack.kind == pending.NAK:
@@ -209,3 +226,12 @@ class Acks:
         has_waiter = bool(led.replies)
         self._note(reader, now, waits=has_waiter)
         return reader
+
+    def _terminate(self, reader: Reader, led: LedConsumer, given: Given) -> None:
+        """A message becomes a dead letter; its ack is answered once that is stored."""
+        led.state.table.end(given.offset)
+        self._dead_letters.give(reader, led, given)
+
+
+def _terminated(reason: str) -> str:
+    return f"{TERMINATED}: {reason}" if reason else TERMINATED

@@ -320,6 +320,21 @@ class Leaderships:
 
     def new_state(self, name: str, drawn: str, config: ReaderConfig, offset: int, now: Now) -> ConsumerState:
         """Return the state of a new consumer; `drawn`: a name that was drawn, of which its id is made."""
-        consumer_id = blake2b(drawn.encode(), digest_size=ID_BYTES).digest()
-        told = told_bytes(name, now.wall_us, config)
+        consumer_id, told = _new_id(drawn), told_bytes(name, now.wall_us, config)
         return ConsumerState.new(consumer_id, ack_config(config), told, offset, now.elapsed_us)
+
+    def carried_state(
+        self, name: str, drawn: str, config: ReaderConfig, exported: bytes, log_end: int, now: Now
+    ) -> ConsumerState:
+        """Return the state of a new consumer that goes on where another one was. Raise RemoteError bad_request."""
+        told = told_bytes(name, now.wall_us, config)
+        try:
+            return ConsumerState.carried(
+                _new_id(drawn), ack_config(config), told, exported, now_us=now.elapsed_us, log_end=log_end
+            )
+        except (CorruptionError, ValueError) as error:
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"the state of consumer {name!r} is none: {error}") from None
+
+
+def _new_id(drawn: str) -> bytes:
+    return blake2b(drawn.encode(), digest_size=ID_BYTES).digest()

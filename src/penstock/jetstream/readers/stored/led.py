@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.consumers.config import WAIT_US_MIN, AckConfig
+from penstock.consumers.letters import LetterQueue
 from penstock.consumers.state import ConsumerState
 from penstock.jetstream.readers.config import ReaderConfig, stored_config
 
@@ -55,6 +56,7 @@ def ack_config(config: ReaderConfig) -> AckConfig:
         max_deliver=config.max_deliver,
         max_ack_pending=config.max_ack_pending,
         acks_all=config.acks == "all",
+        order=config.order,
         sample_percent=config.sample_percent,
         tells_terminated=True,  # for the advisory
         has_priority=config.priority != "none",
@@ -72,8 +74,8 @@ class LedConsumer:
     """A stored consumer under one leadership of this broker."""
 
     __slots__ = (
-        "again", "asked_end", "checked_under", "frames", "is_deleted", "is_told_lost", "priorities", "replies", "since",
-        "state", "under_way", "writes",
+        "again", "asked_end", "checked_under", "frames", "is_deleted", "is_told_lost", "letters", "priorities",
+        "replies", "since", "state", "under_way", "writes",
     )  # fmt: skip
 
     def __init__(self, state: ConsumerState, writes: ConsumerWrites, priorities: Priorities | None = None) -> None:
@@ -87,6 +89,7 @@ class LedConsumer:
         self.is_deleted = False
         self.is_told_lost = False  # rows of its config were refused: all is to be written
         self.priorities = priorities
+        self.letters: LetterQueue | None = None  # dead letters on their way
         self.again: Chunk | None = None  # rows that were read to be delivered again
         self.checked_under: object = None  # for which state of the log messages that are gone were looked for
 

@@ -94,6 +94,20 @@ class Priorities:
         self.is_passed_over = bool(waiting) and not chosen
         return [one for one in waiting if id(one) not in taken], ends
 
+    def messages_left(self, pulls: Iterable[Pull], pending: int, in_hand: int) -> int:
+        """Return after how many messages the chosen requests are looked at again: each message lowers `pending`."""
+        if self._config.priority != "overflow":
+            return UNLIMITED
+        limits = (self._of(one) for one in pulls)
+        return min(
+            (
+                pending - one.min_pending + 1
+                for one in limits
+                if one.min_pending > 0 and not 0 < one.min_ack_pending <= in_hand
+            ),
+            default=UNLIMITED,
+        )
+
     @staticmethod
     def _overflows(asked: PullPriority, pending: int, in_hand: int) -> bool:
         if not (asked.min_pending or asked.min_ack_pending):

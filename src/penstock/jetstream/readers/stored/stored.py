@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.base.clock import Now
+from penstock.consumers.letters import MAX_DELIVER, Given
 from penstock.hot.message_group import MessageGroup
 from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.readers.config import ReaderConfig
@@ -17,6 +18,7 @@ from penstock.jetstream.readers.running.schedule import Schedule
 from penstock.jetstream.readers.stored.acks import Acks, AckTables
 from penstock.jetstream.readers.stored.advisories import Advisories
 from penstock.jetstream.readers.stored.again import step_over
+from penstock.jetstream.readers.stored.dead_letters import DeadLetters
 from penstock.jetstream.readers.stored.leaderships import Leaderships
 from penstock.jetstream.readers.stored.led import LedConsumer
 from penstock.jetstream.readers.stored.priorities import Priorities
@@ -57,7 +59,8 @@ class Stored:
         self.advisories = advisories
         self._removals = removals
         self.leaderships = Leaderships(gateway, registry, output, removals)
-        self._acks = Acks(gateway, acks, self.advisories, removals)
+        self.dead_letters = DeadLetters(gateway, registry)
+        self._acks = Acks(gateway, acks, self.advisories, removals, self.dead_letters)
         self.next_pull: Callable[[Reader, bytes, bytes], None] = lambda reader, reply, payload: None
 
     # Events
@@ -66,6 +69,7 @@ class Stored:
         """Apply the acks of one read; who waits for an answer gets it once they are committed."""
         for reader in self._acks.take(group, now, self._stream_name, self.next_pull):
             self._go_on(reader, now)
+        self.dead_letters.tick(now)
         self._write(now)
 
     def tick(self, now: Now) -> None:
@@ -83,6 +87,8 @@ class Stored:
             for reader in feed.readers.values():
                 if reader.led is not None:
                     self.step_over(reader, reader.led, now)
+        self.dead_letters.tick(now)
+        self._settle_letters(now)
         self._write(now)
 
     def turn(self, now: Now) -> None:
@@ -90,21 +96,32 @@ class Stored:
         if self.leaderships.has_coming:
             self.leaderships.go_on(now)
             self._begin(now)
+        self._settle_letters(now)
         self._write(now)
 
     @property
     def has_next_turn(self) -> bool:
         """True if `turn` has something to do."""
         now_us = self._gateway.node.now.elapsed_us
-        return self.leaderships.has_coming or any(
-            one.writes.released or one.writes.is_due(now_us) for one in self.leaderships.all()
+        return (
+            self.leaderships.has_coming
+            or self.dead_letters.has_settled
+            or any(one.writes.released or one.writes.is_due(now_us) for one in self.leaderships.all())
         )
 
     @property
     def next_us(self) -> int | None:
         """When `tick` has something to do."""
-        dues = self.leaderships.next_us, self._removals.next_us
+        dues = self.leaderships.next_us, self.dead_letters.next_us, self._removals.next_us
         return min((due_us for due_us in dues if due_us is not None), default=None)
+
+    def _settle_letters(self, now: Now) -> None:
+        """Let consumers go on whose dead letters are stored, and remove these messages where acks do."""
+        for reader in self.dead_letters.take_settled():
+            if reader.led is not None and self._registry.of_table(reader.led.state.table) is reader:
+                if reader.led.state.table.takes_settled:
+                    self._removals.settled(reader, is_awaited=True)
+                self._go_on(reader, now)
 
     def _known_feeds(self) -> list[Feed]:
         """Return the streams whose consumers are all known."""
@@ -165,18 +182,22 @@ class Stored:
         if not due and not is_new:
             return
         given_up = led.state.expire(now.elapsed_us) if due else []
-        if is_new and not led.state.table.takes_settled:
+        if is_new and (reader.config.dead_letters or not led.state.table.takes_settled):
             given_up = [*dict.fromkeys([*given_up, *led.state.exhausted(EXHAUSTED_MAX)])]
         keeps = led.state.table.takes_settled  # a late ack is to remove them
         for offset in given_up:
             entry = led.state.table.entry(offset)
             deliveries = entry[1] if entry is not None else led.state.config.max_deliver
-            if keeps or led.state.give_up(offset):
+            if reader.config.dead_letters:
+                self.dead_letters.give(reader, led, Given(offset, deliveries, MAX_DELIVER))
+                self.advisories.exceeded(self._stream_name(reader), reader.name, offset, deliveries)
+            elif keeps or led.state.give_up(offset):
                 self.advisories.exceeded(self._stream_name(reader), reader.name, offset, deliveries)
         if due or given_up:
             led.writes.note(led, now.elapsed_us, waits=False)
         if led.state.table.ready or given_up:
             self._go_on(reader, now)
+        self.dead_letters.tick(now)
 
     def _deleted(self, reader: Reader, done: Callable[[RemoteError | None], None], error: RemoteError | None) -> None:
         """What only a deleted consumer needed goes once its deletion is committed."""

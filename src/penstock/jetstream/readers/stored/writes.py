@@ -47,6 +47,7 @@ class ConsumerWrites:
         self._gateway = gateway
         self._output = output
         self._changed: dict[LedConsumer, None] = {}
+        self._behind: dict[LedConsumer, None] = {}  # changed, and wait for their rows on the way: see `store`
         self.released: list[LedConsumer] = []  # whose rows were committed: they may go on; the caller takes them
 
     def note(self, led: LedConsumer, now_us: int, *, waits: bool) -> None:
@@ -72,6 +73,9 @@ class ConsumerWrites:
             del self._changed[led]
             if led.is_deleted:
                 continue
+            if led.under_way:  # its rows on the way may hold changes that clients wait for
+                self._behind[led] = None
+                continue
             mine = led.state.first_rows() if led.is_told_lost else led.state.take_rows(now.elapsed_us)
             led.is_told_lost = False
             size += sum(_ROW_BYTES + len(key) + len(value or b"") for key, value in mine)
@@ -86,13 +90,21 @@ class ConsumerWrites:
             self._release(held)
 
     def store(self, led: LedConsumer, rows: list[Row], done: Callable[[RemoteError | None], None]) -> None:
-        """Append rows of a consumer at once, behind those that are on the way; if they are refused, all is written."""
+        """Append rows of a consumer at once, behind those that are on the way; if they are refused, all is written.
+
+        What the consumer does meanwhile is written behind them: these rows may hold acks and deliveries.
+        """
 
         def stored(error: RemoteError | None) -> None:
+            led.under_way -= 1
             if error is not None:
                 self._lost(led)
+            else:
+                self.released.append(led)
+            self._go_on(led)
             done(error)
 
+        led.under_way += 1
         self.log.append(rows, stored)
 
     def delete(self, led: LedConsumer, done: Callable[[RemoteError | None], None]) -> None:
@@ -115,6 +127,12 @@ class ConsumerWrites:
             self._changed[led] = None
             self.due_us = self._gateway.node.now.elapsed_us + _RETRY_US
 
+    def _go_on(self, led: LedConsumer) -> None:
+        """Write what a consumer did while its rows were on the way, once none are any more."""
+        if led in self._behind and not led.under_way:
+            del self._behind[led]
+            self.note(led, self._gateway.node.now.elapsed_us, waits=True)
+
     def take_released(self) -> list[LedConsumer]:
         """Take the consumers whose rows were committed."""
         found, self.released = self.released, []
@@ -125,6 +143,8 @@ class ConsumerWrites:
         if error is None:
             self.batches += 1
             self._release(held)
+            for led, _ in held:
+                self._go_on(led)
             return
         if not self.log.is_current:
             return  # the next leader goes on with what was committed
@@ -134,6 +154,7 @@ class ConsumerWrites:
                 led.state.rows_lost()
                 led.hold_again(what)
                 self._changed[led] = None
+                self._behind.pop(led, None)
         self.due_us = self._gateway.node.now.elapsed_us + _RETRY_US
 
     def _release(self, held: list[tuple[LedConsumer, Held]]) -> None:
