@@ -20,7 +20,7 @@ from tests.sim.run.run import run_plan
 END_US = 16_000_000
 OPERATIONS = 260
 FAULTS = 5
-SEEDS = (1,)
+SEEDS = (1, 11)
 NEW_SEEDS = 6
 MUTANT_SEEDS = range(1, 9)
 REQUIRED = (

@@ -12,6 +12,10 @@ import pytest
 from penstock.access import Operation, Rule
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.consumers.config import AckConfig
+from penstock.consumers.rows import encode_config, encode_snapshot
+from penstock.consumers.state import CARRIED_CLOCK_MS_MAX, CARRIED_NUMBER_MAX
+from penstock.hot.pending import PendingTable
 from penstock.messages import AskConsumersResponse, ExportedConsumer
 from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
 from tests.unit.jetstream.test_consumer_requests import READ, guarded, request
@@ -160,6 +164,26 @@ def test_a_state_that_is_none_is_refused(broker: ReaderBroker) -> None:
         assert refusal(broker, "d", raw, stream="t", config=one.config).code == ErrorCode.BAD_REQUEST
     large = bytes(limits.CONSUMER_ROW_BYTES_MAX + 1)
     assert refusal(broker, "d", large, stream="t", config=one.config).code == ErrorCode.TOO_LARGE
+    assert broker.api("CONSUMER.NAMES.t")["consumers"] == []
+
+
+def test_numbers_that_would_outgrow_a_row_are_refused(broker: ReaderBroker) -> None:
+    """A row with a number that no reader takes would damage the log of all consumers of the stream."""
+    broker.durable("s", "d")
+    config = exported(broker).config
+    error = refusal(broker, "d", stream="t", config=config, deliveries=CARRIED_NUMBER_MAX + 1)
+    assert error.code == ErrorCode.BAD_REQUEST
+    for delivered, generation, clock_ms in (
+        (CARRIED_NUMBER_MAX + 1, 0, 0),
+        (0, CARRIED_NUMBER_MAX + 1, 0),
+        (0, 0, CARRIED_CLOCK_MS_MAX + 1),
+    ):
+        table = PendingTable(bytes(8), 0, 0, clock_ms)
+        table.keep_generation(generation)
+        table.delivered = delivered
+        raw = encode_snapshot(encode_config(AckConfig()), 0, table)
+        error = refusal(broker, "d", raw, stream="t", config=config)
+        assert (error.code, "larger than any that was counted" in error.message) == (ErrorCode.BAD_REQUEST, True)
     assert broker.api("CONSUMER.NAMES.t")["consumers"] == []
 
 
