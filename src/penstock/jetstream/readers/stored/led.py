@@ -76,8 +76,8 @@ class LedConsumer:
     """A stored consumer under one leadership of this broker."""
 
     __slots__ = (
-        "_replies_bytes", "again", "asked_end", "checked_under", "frames", "is_deleted", "is_told_lost", "letters", "priorities",
-        "replies", "since", "state", "under_way", "writes",
+        "_replies_bytes", "again", "asked_end", "checked_under", "frames", "is_deleted", "is_told_lost", "letters",
+        "priorities", "replies", "since", "state", "under_way", "writes",
     )  # fmt: skip
 
     def __init__(self, state: ConsumerState, writes: ConsumerWrites, priorities: Priorities | None = None) -> None:
