@@ -283,7 +283,7 @@ async def test_consumers_that_come_and_go_leave_nothing(broker: BrokerProcess) -
         wanted = await publish(js, "churn", 50)
 
         async def churn(number: int) -> None:
-            for turn in range(15):
+            for turn in range(5):
                 pull = await add(js, "churn", f"c{number % 3}")
                 with_messages = turn % 2
                 try:
