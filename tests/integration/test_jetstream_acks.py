@@ -53,11 +53,19 @@ CALLS = (
         '{"stream_name":"S","config":{"durable_name":"x","ack_policy":"explicit"},"action":"update"}',
     ),
     ("CONSUMER.DURABLE.CREATE.S.old", '{"stream_name":"S","config":{"durable_name":"old","ack_policy":"explicit"}}'),
+    *(
+        (
+            f"CONSUMER.{operation}.S.old",
+            f'{{"stream_name":"S","config":{{"durable_name":"old","ack_policy":"explicit"{more}}},"action":"create"}}',
+        )
+        for operation in ("DURABLE.CREATE", "CREATE")
+        for more in ("", ',"description":"other"', ',"inactive_threshold":60000000000')
+    ),
     ("CONSUMER.DURABLE.CREATE.S.x", '{"stream_name":"S","config":{"durable_name":"y","ack_policy":"explicit"}}'),
     create("eph", ack_policy="explicit", inactive_threshold=60 * S),
     ("CONSUMER.NAMES.S", ""),
     ("CONSUMER.INFO.S.plain", ""),
-    ("CONSUMER.PAUSE.S.plain", '{"pause_until":"2100-01-01T00:00:00Z"}'),
+    ("CONSUMER.PAUSE.S.plain", '{"pause_until":"2100-01-01T00:00:00.123456789Z"}'),
     ("CONSUMER.INFO.S.plain", ""),
     ("CONSUMER.PAUSE.S.plain", ""),
     ("CONSUMER.UNPIN.S.over", '{"group":"B"}'),

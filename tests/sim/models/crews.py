@@ -91,6 +91,7 @@ class Crew:
         self.era = 0
         self.loose_until_us = 0  # a request may be carried out until then
         self.deleted_us: int | None = None  # its deletion was answered
+        self.remade_us = _NEVER_US  # one with its name was asked for since
         self.is_deleting = False
         self.delivered = 0
         self._losses = self._now_losses
@@ -168,7 +169,7 @@ class Crew:
         is_loose = self._is_loose(now_us)
         one = Delivery(offset, count, sequence, message.reply, message.decided_us, self.era)
         if self.deleted_us is not None:
-            if one.sent_us > self.deleted_us and not self.is_excused:
+            if self.deleted_us < one.sent_us < self.remade_us and not self.is_excused:
                 raise ViolationError(f"{self.name}: {one} is delivered, and it was deleted at {self.deleted_us} us")
         elif not is_loose:
             self._check(one)

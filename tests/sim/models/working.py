@@ -221,7 +221,7 @@ class Working:
                 return
             self._around.count("crews deleted")
             crew.changed(self._now_us, is_sure=tries == 1)
-            crew.created, crew.deleted_us = "", self._now_us
+            crew.created, crew.deleted_us, crew.remade_us = "", self._now_us, self._now_us + _AGAIN_US
             self._around.scheduler.after(_AGAIN_US, again)
 
         def again() -> None:

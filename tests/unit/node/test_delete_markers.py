@@ -213,11 +213,15 @@ def test_a_shorter_time_to_live_than_that_of_a_marker_counts_as_that_unless_one_
         broker.stop()
 
 
-def test_a_purge_of_a_bucket_is_a_marker() -> None:
+@pytest.mark.parametrize("others", [0, 2 * limits.EXPIRY_PICKED_ROWS_MAX])  # their rows are read one by one, or not
+@pytest.mark.parametrize("space", ["", " ", "   "])
+def test_a_purge_of_a_bucket_is_a_marker(space: str, others: int) -> None:
     broker = started(**BUCKET)
     publish(broker, "a", b"v")
-    publish(broker, "a", b"", "KV-Operation: PURGE", "Nats-Rollup: sub", "Nats-TTL: 2")
-    publish(broker, "b", b"", "KV-Operation: DEL", "Nats-TTL: 2")
+    publish(broker, "a", b"", f"KV-Operation:{space}PURGE", "Nats-Rollup: sub", "Nats-TTL: 2")
+    for number in range(others):
+        publish(broker, f"a{number}", b"", f"KV-Operation:{space}PURGE", "Nats-Rollup: sub", "Nats-TTL: 2")
+    publish(broker, "b", b"", f"KV-Operation:{space}DEL", "Nats-TTL: 2")
     go_on(broker, 4_000)
     assert marked(broker) == ["b"]
 

@@ -115,7 +115,7 @@ def decoded(
 
 def keyed_batches(response: FetchResponse, payload: Payload) -> Iterator[pa.RecordBatch]:
     """Return the rows in the answer of a fetch of KEYED_COLUMNS. CorruptionError, OSError."""
-    return _projected(_read(payload), response, has_keys=True)
+    return _projected(read_payload(payload), response, has_keys=True)
 
 
 def _projected(raw: bytes | bytearray, response: FetchResponse, *, has_keys: bool) -> Iterator[pa.RecordBatch]:

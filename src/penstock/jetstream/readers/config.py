@@ -206,6 +206,17 @@ def parsed_request(payload: bytes, stream: str) -> ConsumerRequest:
 
 def parsed_time_us(text: str) -> int:
     """Return a time of RFC 3339 in µs, rounded up: the first message at or after it is the same. ApiError (10025)."""
+    return -(-_parsed_time_ns(text) // 1_000)
+
+
+def told_time(text: str) -> str:
+    """Return a time of RFC 3339 as it is told, in UTC, with its nanoseconds. ApiError (10025)."""
+    whole_s, rest_ns = divmod(_parsed_time_ns(text), 1_000_000_000)
+    fraction = f".{rest_ns:09}".rstrip("0") if rest_ns else ""
+    return f"{api_time(whole_s * 1_000_000)[:-1]}{fraction}Z"
+
+
+def _parsed_time_ns(text: str) -> int:
     found = _TIME.fullmatch(text)
     try:
         if found is None:
@@ -215,7 +226,7 @@ def parsed_time_us(text: str) -> int:
     except (ValueError, OverflowError):
         layout = "2006-01-02T15:04:05Z07:00"
         raise invalid_json(f'parsing time "{text[:64]}" as "{layout}": cannot parse "{text[:64]}" as "2006"') from None
-    return int(whole_s) * 1_000_000 + -(-int((found[2] or "0").ljust(9, "0")) // 1_000)
+    return int(whole_s) * 1_000_000_000 + int((found[2] or "0").ljust(9, "0"))
 
 
 class ReaderConfig(msgspec.Struct, frozen=True):
@@ -375,7 +386,7 @@ def paused_until(config: ReaderConfig, until: str) -> ReaderConfig:
     pause_us = _pause_us(until)
     told = {name: value for name, value in config.told.items() if name != "pause_until"}
     if pause_us:
-        told["pause_until"] = api_time(pause_us)
+        told["pause_until"] = told_time(until)
     return msgspec.structs.replace(config, told=_in_order(told), pause_us=pause_us)
 
 
@@ -400,7 +411,7 @@ def _value(config: ReaderConfig, name: str) -> Any:
 def _told(config: Config) -> Config:
     told = {name: value for name, value in config.items() if value != _BY_NAME[name].default or name in _ALWAYS_TOLD}
     if "pause_until" in told:
-        told["pause_until"] = api_time(parsed_time_us(told["pause_until"]))
+        told["pause_until"] = told_time(told["pause_until"])
     return _in_order(told)
 
 

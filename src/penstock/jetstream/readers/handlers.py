@@ -38,9 +38,9 @@ from penstock.jetstream.readers.config import (
     consumer_not_found,
     delivery_cycle,
     parsed_request,
-    parsed_time_us,
     paused_until,
     reader_config,
+    told_time,
 )
 from penstock.jetstream.readers.feed import Feed
 from penstock.jetstream.readers.pulls import BadPullError, go_duration, parsed_pull, status
@@ -215,7 +215,7 @@ class ConsumerApi:
         feed = readers.feed(state)
         coming = self._expect(state, feed, config, name)
         try:
-            return (yield from self._open_expected(state, feed, config, name, coming))
+            return (yield from self._open_expected(state, feed, config, name, coming, carried))
         finally:
             readers.removals.arrived(coming)
 
@@ -227,7 +227,13 @@ class ConsumerApi:
         return removals.expect(now_state, feed, config, name)
 
     def _open_expected(
-        self, state: StreamState, feed: Feed, config: ReaderConfig, name: str, coming: Coming | None
+        self,
+        state: StreamState,
+        feed: Feed,
+        config: ReaderConfig,
+        name: str,
+        coming: Coming | None,
+        carried: Carried | None,
     ) -> Generator[Asked, list[Answered], Reader]:
         """Create a consumer that is expected."""
         readers = self._readers
@@ -371,7 +377,8 @@ class ConsumerApi:
     def _update(
         self, state: StreamState, reader: Reader, config: ReaderConfig, request: ConsumerRequest, now: Now
     ) -> Generator[Asked, list[Answered], None]:
-        is_same = config == reader.config and "inactive_threshold" in request.config  # it is told with its default
+        has_all = bool(config.told.get("durable_name")) or "inactive_threshold" in request.config  # others: a default
+        is_same = config == reader.config and has_all
         if request.action == "create" and not is_same:
             raise consumer_refusal(10148, "consumer already exists")
         check_update(reader.config, config)
@@ -542,7 +549,7 @@ class ConsumerApi:
         is_paused = reader.is_paused(now.wall_us)
         fields: dict[str, Any] = {"paused": is_paused, "pause_until": until or NO_TIME}
         if until:
-            fields["pause_until"] = api_time(parsed_time_us(until))
+            fields["pause_until"] = told_time(until)
         if is_paused:
             fields["pause_remaining"] = (config.pause_us - now.wall_us) * 1_000
         return json_answer(subject.operation, **fields)
@@ -633,7 +640,7 @@ class ConsumerApi:
         answer that there is none for the end of the consumer.
         """
         error = self._stored.leaderships.unknown(state)
-        if error is None or error.code is not ErrorCode.NOT_YET:
+        if error is None or error.code != ErrorCode.NOT_YET:
             return False
         self._stored.leaderships.wait(call)
         return True

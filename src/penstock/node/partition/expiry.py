@@ -15,6 +15,7 @@ itself. A round finds EXPIRED_SUBJECT_ROWS_AT_ONCE rows at most then, and the su
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _S_US = 1_000_000
-_MARKER_LINES = (b"\r\nNats-Marker-Reason:", b"\r\nKV-Operation: PURGE\r\n")
-"""A message with one of these is a delete marker, as nats-server decides it."""
+_MARKER_LINES = r"\r\nNats-Marker-Reason:|\r\nKV-Operation: *PURGE\r\n"
+"""A message with one of these is a delete marker, as nats-server decides it. Some clients write no space."""
+_is_marker = re.compile(_MARKER_LINES.encode()).search
 
 
 class ExpiryRules(NamedTuple):
@@ -203,7 +205,7 @@ class FindExpired(Query):
         try:
             for found in rows_at(self._view.hiding(self._hidden), offsets, self._looked):
                 if found is not None and (subject := found.row.subject) is not None:
-                    is_marker = any(line in (found.row.headers or b"") for line in _MARKER_LINES)
+                    is_marker = _is_marker(found.row.headers or b"") is not None
                     self._lasts[subject] = found.row.offset, is_marker
         except RemoteError as error:
             if error.code != ErrorCode.CORRUPT_RANGE:
@@ -251,7 +253,7 @@ class FindExpired(Query):
         import pyarrow.compute as pc
 
         blocks = gone.column("headers").cast(pa.binary())
-        is_marker = pc.or_(*(pc.match_substring(blocks, line) for line in _MARKER_LINES))
+        is_marker = pc.match_substring_regex(blocks, _MARKER_LINES)
         columns = (gone.column("subject"), gone.column("offset"), pc.fill_null(is_marker, fill_value=False))
         for subject, offset, marker in zip(*(column.to_pylist() for column in columns), strict=True):
             self._lasts[subject.encode()] = offset, marker

@@ -249,3 +249,27 @@ def test_without_dead_letters_a_message_is_given_up(broker: ReaderBroker) -> Non
         broker.tick(1_000)
     assert told(broker)["num_ack_pending"] == 0
     assert "dead_letters" not in told(broker)
+
+
+def test_a_work_queue_loses_a_message_once_its_letter_is_stored(broker: ReaderBroker) -> None:
+    answer = broker.api("STREAM.CREATE.q", {"name": "q", "subjects": ["q"], "retention": "workqueue"})
+    assert "error" not in answer, answer
+    made = broker.durable("q", "d", max_deliver=1, ack_wait=S, metadata={DEAD: "dead"})
+    assert "error" not in made, made
+    broker.api("STREAM.DELETE.dead")
+    for value in (b"1", b"2"):
+        broker.deliver([(b"q", None, None, value)])
+    broker.tick(1)
+    (first, _) = broker.pulled("q", "d", 2)
+    broker.ack(first, b"+TERM bad", reply="_INBOX.term")
+    broker.tick(1_100)
+    for _ in range(5):
+        broker.tick(1_000)
+    assert count(broker, "q") == 2
+    assert "_INBOX.term" not in broker.answers
+    make(broker)
+    for _ in range(70):
+        broker.tick(1_000)
+    assert [one.value for one in letters(broker)] == [b"1", b"2"]
+    assert count(broker, "q") == 0
+    assert broker.answers["_INBOX.term"] == b""

@@ -119,7 +119,7 @@ class Tails:
 
     def _failed(self, feed: Feed, error: RemoteError, now: Now) -> None:
         shown = feed.look()
-        if shown is None or error.code is ErrorCode.STREAM_NOT_FOUND:
+        if shown is None or error.code == ErrorCode.STREAM_NOT_FOUND:
             self._registry.lose(feed)
             return
         if shown.log_start > feed.tail_end:

@@ -140,7 +140,7 @@ class Leaderships:
             self._begin(state, self._gateway.node.consumer_log(*real_ids(state.stream_id)), now)
         except RemoteError as error:
             self._unknown[state.stream_id] = error
-            if error.code is not ErrorCode.NOT_YET:
+            if error.code != ErrorCode.NOT_YET:
                 self._retry_us = now.elapsed_us + _RETRY_US
 
     def _begin(self, state: StreamState, log: KnownConsumers, now: Now) -> None:
@@ -277,7 +277,7 @@ class Leaderships:
         RemoteError not_yet.
         """
         error = self.unknown(state)
-        if error is not None and error.code is ErrorCode.NOT_YET:
+        if error is not None and error.code == ErrorCode.NOT_YET:
             raise error
         done(None)
 
@@ -287,6 +287,9 @@ class Leaderships:
         one = self._open.get(state.stream_id)
         if one is not None and not one.is_known:
             return RemoteError(ErrorCode.NOT_YET, f"the consumers of stream {state.name} are being read")
+        if one is None and state.has_consumers and state.stream_id not in self._unknown:
+            # The partition's leadership has begun, or ended, and not yet that of its log.
+            return RemoteError(ErrorCode.NOT_YET, f"the consumers of stream {state.name} begin to be led")
         return self._unknown.get(state.stream_id)
 
     def wait(self, call: ApiCall) -> None:

@@ -70,6 +70,7 @@ class Stored:
         for reader in self._acks.take(group, now, self._stream_name, self.next_pull):
             self._go_on(reader, now)
         self.dead_letters.tick(now)
+        self._settle_letters(now)
         self._write(now)
 
     def tick(self, now: Now) -> None:
