@@ -62,7 +62,7 @@ _Info = Generator[Asked, list[Answered], dict[str, Any]]
 
 
 class Carried(msgspec.Struct):
-    """Where a restored consumer goes on: at `offset`, or as `state` of an export says."""
+    """Place of a restored consumer: `offset`, or that in `state` of an export, with what is in hand."""
 
     config: dict[str, Any]
     offset: int = 0
