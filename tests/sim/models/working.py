@@ -378,5 +378,3 @@ class Working:
         """After the audit."""
         if self._stream is not None:
             self._stream.check()
-
-
