@@ -233,7 +233,7 @@ def test_a_retention_that_is_altered_holds_from_then_on() -> None:
 
 
 def suspend(broker: ReaderBroker, *, on: bool) -> None:
-    broker.request(AlterStreamRequest(name="s", changes={"suspend_deletion": on}))
+    broker.request(AlterStreamRequest(name="s", changes={"suspend_deletion": "yes" if on else "no"}))
     broker.tick(10)
 
 
