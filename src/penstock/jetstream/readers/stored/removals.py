@@ -1,4 +1,4 @@
-"""What acks remove, in the streams with retention `workqueue` or `interest` that this broker leads.
+"""Removals by acks, in the streams with retention `workqueue` or `interest` that this broker leads.
 
 Rules: `Interest` says which rows no consumer needs, the node hides them (`consume`). The rows of an ack and the mark
 that hides its message are written at the same time; a confirmed ack is answered once both are committed (ADR 112). A
@@ -53,7 +53,7 @@ _Done = Callable[[RemoteError | None], None]
 
 
 class _ReaderClaim:
-    """What a consumer needs, as its state says."""
+    """Claim of one consumer, as its state says."""
 
     __slots__ = ("_feed", "_reader")
 
