@@ -59,7 +59,7 @@ STEPS: tuple[tuple[Any, ...], ...] = (
     ("state",), ("publish", 6), ("state",), ("pull", 3), ("state",), ("ack", 1, b""), ("state",), ("ack", 0, b"+ACK"),
     ("state",), ("ack", 0, b""), ("state",), ("ack", 2, b"-NAK"), ("state",), ("pull", 1), ("ack", 0, b"+WPI"),
     ("state",), ("ack", 0, b"+TERM why"), ("state",), ("get", 3), ("get", 4), ("pull", 2), ("ack", 1, b"+NXT"),
-    ("state",), ("info",), ("drop",), ("state",), ("make",), ("publish", 2), ("pull", 9), ("state",),
+    ("state",), ("info",), ("drop",), ("state",), ("make",), ("publish", 2), ("state",), ("pull", 9), ("state",),
     ("ack", 0, b""), ("ack", 1, b""), ("state",), ("drop",), ("publish", 2), ("state",),
 )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Checks of the consumers of JetStream's API: those that deliver nothing, and who may have forgotten them.
 
-Rules: one that nobody asks is told of if it is durable, or keeps messages: in a stream with retention `workqueue` or
+Rules: one that no client asks is told of if it is durable, or keeps messages: in a stream with retention `workqueue` or
 `interest` what it has not acked stays for its sake.
 """
 

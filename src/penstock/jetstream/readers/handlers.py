@@ -455,7 +455,9 @@ class ConsumerApi:
             table = reader.led.state.table
             last = table.floor_offset() if table.count else cursor.last_offset + 1
             floor = {"consumer_seq": table.floor_sequence(), "stream_seq": last}
-            in_hand, redelivered = table.ack_pending - table.ended, table.redelivered
+            in_hand, redelivered = table.ack_pending, table.redelivered
+            if table.takes_settled and not reader.config.dead_letters:
+                in_hand -= table.ended  # kept for a late ack, and not delivered any more
         fields: dict[str, Any] = {
             "stream_name": self._readers.stream_name(reader),
             "name": reader.name,

@@ -86,7 +86,7 @@ class LedConsumer:
         self.frames = bytearray()  # wait until the next rows are committed
         self.replies: list[bytes] = []  # of acks whose senders wait for the next rows: see `answer`
         self._replies_bytes = 0
-        self.since = 0  # of a work queue: nobody knows which messages before it were settled
+        self.since = 0  # of a work queue: which messages before it were settled is not known
         self.under_way = 0  # batches with rows of it that are being committed
         self.asked_end = 0  # end of the stream when a client asked last: what it is told of counts all up to there
         self.is_deleted = False
