@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,9 @@ async def settled(connection: Any) -> None:
     """Wait until the consumer has nothing left."""
     while True:
         try:
-            info = await connection.jetstream().consumer_info("s", "d")
-            if (info.num_pending, info.num_ack_pending) == (0, 0):
+            answer = await connection.request("$JS.API.CONSUMER.INFO.s.d", b"", timeout=2)
+            info = json.loads(answer.data)
+            if "error" not in info and (info["num_pending"], info["ack_floor"]["stream_seq"]) == (0, MESSAGES):
                 return
         except RETRIED:
             pass

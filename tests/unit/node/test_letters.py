@@ -90,3 +90,20 @@ def test_a_letter_that_was_refused_is_taken_later(broker: Broker) -> None:
     broker.ask(AlterStreamRequest(name="small", changes={"max_messages": 5}), AlterStreamResponse)
     answer = broker.ask(request_of(broker, "a-2", stream="small"), StoreLetterResponse, batch("a-2", subject="small.x"))
     assert answer.is_new
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"max_messages": 5, "discard": "new"},
+        {"max_messages_per_subject": 5, "discard": "new", "discard_new_per_subject": True, "max_messages": 9},
+    ],
+    ids=["by messages", "by subject"],
+)
+def test_the_next_leader_of_a_stream_that_refuses_what_is_beyond_its_limits_takes_letters(config: Any) -> None:
+    broker = Broker().start()
+    broker.create("dead", **config)
+    store(broker, "a-1", b"1")
+    broker = broker.crash().start()
+    answers = [broker.replies[broker.request(request_of(broker, "a-2"), batch("a-2"))].response for _ in range(2)]
+    assert [one.is_new for one in answers if isinstance(one, StoreLetterResponse)] == [True, False]

@@ -132,20 +132,12 @@ class AppendApi:
         except RemoteError as error:
             self._outbox.step.reply(caller, error)
             return True
-        limit = partition.row_limit
-        if limit is not None and limit.failure:
-            why, limit.failure = limit.failure, ""  # the next one has them read again
-            self._outbox.step.reply(caller, RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was stored: {why}"))
+        try:
+            if not self.is_ready(partition, check.message, partial(self.appends.go_on, key)):
+                return False
+        except RemoteError as error:
+            self._outbox.step.reply(caller, error)
             return True
-        if limit is not None and not limit.is_known:
-            limit.waiting.append(partial(self.appends.go_on, key))
-            partition.read_gaps(self._outbox.step)
-            return False
-        self._replicas.companions.note_unusable(partition)
-        if partition.looks_up_subjects(check.message, self._outbox.step):
-            assert partition.lasts is not None
-            partition.lasts.waiting.append(partial(self.appends.go_on, key))
-            return False
         if check.keeps_numbers:
             self._put(partition, lambda: append_at(partition, caller, check, self._context.now, self._outbox.step))
             return True
@@ -158,6 +150,26 @@ class AppendApi:
         if is_new:
             self.append_to(partition, caller, check.message, check.asked, check.producer)
         return is_new is not None
+
+    def is_ready(self, partition: Partition, message: bytearray, go_on: Callable[[], None]) -> bool:
+        """Return if it is known what a checked batch is judged by, limits and last messages of subjects.
+
+        If not, it is read, and `go_on` is called then. RemoteError: it could not be read.
+        """
+        limit = partition.row_limit
+        if limit is not None and limit.failure:
+            why, limit.failure = limit.failure, ""  # the next one has them read again
+            raise RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was stored: {why}")
+        if limit is not None and not limit.is_known:
+            limit.waiting.append(go_on)
+            partition.read_gaps(self._outbox.step)
+            return False
+        self._replicas.companions.note_unusable(partition)
+        if partition.looks_up_subjects(message, self._outbox.step):
+            assert partition.lasts is not None
+            partition.lasts.waiting.append(go_on)
+            return False
+        return True
 
     def not_led(self, partition: Partition) -> RemoteError | None:
         """Return the error that names the leader; None if this broker leads."""

@@ -78,6 +78,10 @@ def _letter_of(block: bytes) -> str:
     return block[begin : block.find(b"\r\n", begin)].decode(errors="replace")
 
 
+def _elsewhere(partition: Partition) -> RemoteError:
+    return RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is led by another broker")
+
+
 class _Known:
     """The letters of one partition in one leadership."""
 
@@ -87,6 +91,7 @@ class _Known:
         self.offsets: dict[str, int] = {}
         self.queue: deque[tuple[Call, StoreLetterRequest]] = deque()
         self.is_busy = False
+        self.held: Call | None = None  # waits until it is known what its row is judged by
 
     def forget(self) -> None:
         """Read them again for the next letter."""
@@ -129,9 +134,12 @@ class Letters:
         known = self._known.pop(partition, None)
         if known is None:
             return
+        if known.held is not None:
+            self._answer(known.held, _elsewhere(partition))
+            known.held = None
         while known.queue:
             call, _ = known.queue.popleft()
-            self._answer(call, RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is led by another broker"))
+            self._answer(call, _elsewhere(partition))
 
     def _answer(self, call: Call, response: Response | RemoteError) -> None:
         self._waiting -= 1
@@ -160,7 +168,7 @@ class Letters:
         def done(error: Exception | None) -> None:
             try:
                 if self._known.get(partition) is not known or partition.leadership is not known.leadership:
-                    raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is led by another broker")
+                    raise _elsewhere(partition)
                 if error is not None:
                     raise as_remote_error(error)
             except RemoteError as refusal:
@@ -195,6 +203,17 @@ class Letters:
             self._answer(call, RemoteError(ErrorCode.BAD_REQUEST, "a dead letter is one row"))
             self._go_on(partition, known)
             return
+        try:
+            if self._known.get(partition) is not known or partition.leadership is not known.leadership:
+                raise _elsewhere(partition)
+            go_on = partial(self._take_held, partition, known, request, check)
+            if not self._storing.is_ready(partition, check.message, go_on):
+                known.held = call
+                return
+        except RemoteError as refusal:
+            self._answer(call, refusal)
+            self._go_on(partition, known)
+            return
         log_end = partition.log.log_end
         self._storing.append_to(
             partition, InternalCaller(partial(self._stored, partition, known, call)), check.message, check.asked
@@ -204,6 +223,12 @@ class Letters:
         if len(known.offsets) > limits.LETTERS_KNOWN_MAX:
             known.forget()
         self._go_on(partition, known)
+
+    def _take_held(self, partition: Partition, known: _Known, request: StoreLetterRequest, check: CheckAppend) -> None:
+        """Take the letter that was held, unless it was answered meanwhile."""
+        call, known.held = known.held, None
+        if call is not None:
+            self._take(partition, known, call, request, check)
 
     def _stored(self, partition: Partition, known: _Known, call: Call, response: Response | RemoteError) -> None:
         if isinstance(response, AppendResponse):

@@ -198,7 +198,6 @@ class Stored:
             led.writes.note(led, now.elapsed_us, waits=False)
         if led.state.table.ready or given_up:
             self._go_on(reader, now)
-        self.dead_letters.tick(now)
 
     def _deleted(self, reader: Reader, done: Callable[[RemoteError | None], None], error: RemoteError | None) -> None:
         """Free what only a deleted consumer needed, once its deletion is committed."""
