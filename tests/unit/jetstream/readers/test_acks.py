@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from penstock.hot import pending
-from penstock.jetstream.readers.running import tails
 from penstock.jetstream.readers.stored.acks import DELAY_US_MAX, parsed_ack
 from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
 
@@ -463,45 +462,3 @@ def test_an_update_of_priorities_takes_effect(broker: ReaderBroker) -> None:
     assert values(broker.pulled("s", "d", group="h")) == [b"1"]
     broker.consumer("s", "m")
     assert broker.consumer("s", "m", priority_policy="overflow", priority_groups=["g"])["error"]["err_code"] == 10012
-
-
-def test_a_new_message_reaches_all_who_wait_once_and_comes_again(broker: ReaderBroker) -> None:
-    names = ["a", "b", "c"]
-    for name in names:
-        broker.durable("s", name, ack_wait=2 * S)
-    broker.durable("s", "full", max_ack_pending=1)
-    broker.durable("s", "counted", max_deliver=1)
-    request = json.dumps({"batch": 3, "expires": 60 * S})
-    inboxes = {name: broker.send(f"CONSUMER.MSG.NEXT.s.{name}", request) for name in [*names, "full", "counted"]}
-    publish(broker, b"1", b"2")
-    delivered = broker.delivered()
-    found = {name: values([one for one in delivered if one.inbox == inbox]) for name, inbox in inboxes.items()}
-    assert found == {name: [b"1", b"2"] for name in [*names, "counted"]} | {"full": [b"1"]}
-    assert [info(broker, name) for name in names] == [(2, 2, 0, 0, 2, 0, 0)] * 3
-    assert info(broker, "full") == (1, 1, 0, 0, 1, 0, 1)
-    for one in delivered:
-        if one.inbox in (inboxes["a"], inboxes["full"]):
-            broker.ack(one)
-    assert values(broker.delivered(inboxes["full"])) == [b"2"]
-    broker.tick(2_100)
-    again = [one for one in broker.delivered() if one.stream_seq]
-    assert {(one.inbox, one.value, one.deliveries) for one in again} == {
-        (inboxes["b"], b"1", 2),
-        (inboxes["c"], b"1", 2),
-    }
-
-
-def test_more_consumers_than_are_served_at_once_get_a_message(
-    broker: ReaderBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tails, "STORED_AT_ONCE", 2)
-    inboxes = []
-    for number in range(5):
-        broker.durable("s", f"c{number}")
-        request = json.dumps({"batch": 2, "expires": 60 * S})
-        inboxes.append(broker.send(f"CONSUMER.MSG.NEXT.s.c{number}", request))
-    publish(broker, b"1", b"2")
-    delivered = broker.delivered()
-    assert sorted(one.inbox for one in delivered if one.value == b"1") == sorted(inboxes)
-    assert sorted(one.inbox for one in delivered if one.value == b"2") == sorted(inboxes)
-    assert [info(broker, f"c{number}")[4] for number in range(5)] == [2] * 5
