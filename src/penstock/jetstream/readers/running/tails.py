@@ -23,7 +23,7 @@ from penstock.messages import FetchRequest, FetchResponse, Response
 from penstock.node.step import Payload
 
 STORED_AT_ONCE = 2_048
-"""Stored consumers that get new rows in one call: each is looked at for some 4 µs, the others have their turns."""
+"""Stored consumers that get new rows in one call: each takes some 4 µs by estimate; the others have their turns."""
 
 
 class Tails:
