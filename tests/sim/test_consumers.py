@@ -5,12 +5,15 @@ Plans of their own, beside those of the seeds, so that each takes a few seconds.
 
 from __future__ import annotations
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from random import Random
 
 import pytest
 
 from penstock.testing.simulation.planned_faults import Ill, PlannedFault
 from tests.extent import code_seed, each_change, needs_time
+from tests.sim.mutants import mutants
 from tests.sim.plan.plan import Act, PlannedOperation, RunPlan
 from tests.sim.run.run import run_plan
 
