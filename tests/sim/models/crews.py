@@ -65,7 +65,7 @@ class Delivery(NamedTuple):
     """One message in the hand of a client."""
 
     offset: int
-    count: int
+    number: int  # of the deliveries of its message
     sequence: int  # of the consumer
     reply: bytes
     sent_us: int  # its broker decided it then
@@ -190,19 +190,19 @@ class Crew:
     def _check(self, one: Delivery) -> None:
         rules, state = self.rules, self._state
         before = state.delivered.get(one.offset, [])
-        where = f"{self.name}: offset {one.offset}, delivery {one.count}, sequence {one.sequence}"
+        where = f"{self.name}: offset {one.offset}, delivery {one.number}, sequence {one.sequence}"
         confirmed_us = state.confirmed.get(one.offset)
         if confirmed_us is not None and one.sent_us > confirmed_us and not self._may_be_deposed(one):
             raise ViolationError(f"{where}: its ack was answered at {confirmed_us} us")
-        if rules.max_deliver and max(one.count, len(before) + 1) > rules.max_deliver:
+        if rules.max_deliver and max(one.number, len(before) + 1) > rules.max_deliver:
             raise ViolationError(f"{where}: it came {len(before)} times before, of {rules.max_deliver} at most")
         if not rules.commits_first:
             return
-        if any(other.count == one.count for other in before):
-            raise ViolationError(f"{where}: it came as {[other.count for other in before]} before")
+        if any(other.number == one.number for other in before):
+            raise ViolationError(f"{where}: it came as {[other.number for other in before]} before")
         if one.sequence in state.sequences:
             raise ViolationError(f"{where}: offset {state.sequences[one.sequence]} had this sequence")
-        if before and before[-1].count == one.count - 1:
+        if before and before[-1].number == one.number - 1:
             self._check_due(where, before[-1], one)
         if rules.is_ordered:
             self._check_order(where, one)
@@ -214,7 +214,7 @@ class Crew:
 
     def _check_due(self, where: str, before: Delivery, one: Delivery) -> None:
         waits_us = self.rules.waits_us
-        wait_us = waits_us[min(before.count, len(waits_us)) - 1]
+        wait_us = waits_us[min(before.number, len(waits_us)) - 1]
         if one.offset not in self._state.refused and one.sent_us < before.sent_us + wait_us - _EARLY_US:
             text = f"it is sent at {one.sent_us} us, was sent at {before.sent_us} us, and is due {wait_us} us later"
             raise ViolationError(f"{where}: {text}")

@@ -131,7 +131,7 @@ class Worker:
             return
         if act == "late":
             waits_us = self._crew.rules.waits_us
-            after_us = int(waits_us[min(one.count, len(waits_us)) - 1] * (1.1 + random.random()))
+            after_us = int(waits_us[min(one.number, len(waits_us)) - 1] * (1.1 + random.random()))
 
         def do() -> None:
             if life == self._life:
