@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
 from tests.broker_process import eventually, running_nats

@@ -32,8 +32,9 @@ _INTRO = """\
 Peers' own tests, unmodified, against Penstock and against a nats-server with JetStream, by what each test needs \
 (`make conformance`, [how](../adr/0096-conformance-by-tests-of-others.md)).
 A test that was skipped, or not run, has not passed.
-The runs of nats.js and async-nats are older than `first_seq` and delete markers, too, which work now: what they say of \
-these two is out of date.
+The runs of nats.js and async-nats are older than `first_seq` and delete markers, too, which work now: what they say \
+of these two is out of date.
+Of nats.java the tests of consumers that are durable or have acks, and three others, are of a later run than the rest.
 """
 
 

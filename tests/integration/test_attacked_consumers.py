@@ -8,7 +8,6 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import nats.errors
@@ -19,7 +18,7 @@ from nats.js.errors import APIError, NotFoundError
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.extent import each_change
 from tests.integration.test_jetstream_readers import delivering
-from tests.integration.test_jetstream_streams import api_options, connected, said, serving
+from tests.integration.test_jetstream_streams import api_options, connected, said
 
 TIMEOUT_S = 30
 HUGE = (0, 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64, 10**19, 10**20, 10**40, -1, -(2**63))
@@ -284,7 +283,7 @@ async def test_consumers_that_come_and_go_leave_nothing(broker: BrokerProcess) -
         wanted = await publish(js, "churn", 50)
 
         async def churn(number: int) -> None:
-            for turn in range(15):
+            for turn in range(5):
                 pull = await add(js, "churn", f"c{number % 3}")
                 with_messages = turn % 2
                 try:
@@ -371,7 +370,7 @@ async def test_what_is_purged_or_deleted_while_pending_is_stepped_over(broker: B
 
 @each_change
 async def test_clients_that_never_ack_do_not_hold_up_others(broker: BrokerProcess) -> None:
-    async with stream_of(broker, "never") as (connection, js):
+    async with stream_of(broker, "never") as (_, js):
         pull = await add(js, "never", "c", ack_wait=1, max_ack_pending=64)
         wanted = await publish(js, "never", 300)
         stop = asyncio.Event()

@@ -163,6 +163,21 @@ async def test_a_stream_whose_retention_is_interest_shows_all_that_it_showed(tmp
             assert await rows_of(pair.here, "copied") == await rows_of(pair.here, "orders")
 
 
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+async def test_streams_that_are_consumed_come_back_with_what_is_left(tmp_path: Path, retention: str) -> None:
+    folder = tmp_path / "backup"
+    async with two(tmp_path) as pair:
+        await filled(pair.here, pair.old, retention=retention)
+        await pair.backup(folder)
+        await pair.restore(folder)
+        info = await pair.there.stream("orders")
+        assert (info.config.retention_policy, info.intake) == (retention, "open")
+        assert [one.offset async for one in pair.there.messages("orders")] == [0, 1, 2, 5, 6, 7, 8, 9]
+        assert await places(pair.there, "orders") == {"work": WORK}
+        assert await taken(pair.new, "orders", "work", 8) == AGAIN
+        assert await pair.there.count("orders", subject=">") == 0
+
+
 async def test_a_copy_that_takes_over_has_the_consumers(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         await filled(pair.here, pair.old)

@@ -5,15 +5,12 @@ Plans of their own, beside those of the seeds, so that each takes a few seconds.
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from random import Random
 
 import pytest
 
 from penstock.testing.simulation.planned_faults import Ill, PlannedFault
 from tests.extent import code_seed, each_change, needs_time
-from tests.sim.mutants import mutants
 from tests.sim.plan.plan import Act, PlannedOperation, RunPlan
 from tests.sim.run.run import run_plan
 
@@ -23,6 +20,7 @@ FAULTS = 5
 SEEDS = (1, 11)
 NEW_SEEDS = 6
 MUTANT_SEEDS = range(1, 9)
+QUICK = "the ack floor is told over messages in hand"
 REQUIRED = (
     "messages of crews",
     "acks that were answered",
@@ -75,3 +73,16 @@ def test_acks_hold_whatever_strikes(seed: int) -> None:
 @pytest.mark.parametrize("number", range(NEW_SEEDS))
 def test_it_holds_in_seeds_that_no_other_code_had(number: int) -> None:
     assert run_plan(plan(code_seed() + number)).error == ""
+
+
+@each_change
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(one.name, marks=() if one.name == QUICK else (needs_time,)) for one in mutants.MUTANTS_OF_ACKS],
+)
+def test_a_planted_mistake_is_found(mutant: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, initializer=mutants.install, initargs=(mutant,)) as pool:
+        errors = (pool.submit(run_plan, plan(seed)).result().error for seed in MUTANT_SEEDS)
+        error = next(filter(None, errors), "")
+    assert error.startswith("ViolationError: ")

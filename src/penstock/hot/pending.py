@@ -108,13 +108,13 @@ ENDED_MAX = _ENDED_MAX
 class PendingTable:
     """The pending messages of a consumer.
 
-    Readable: `next_offset`: all before it are delivered, parked or not wanted. `delivered`: consumer sequence of the
-    last delivery. `count`: entries. `ack_pending`: those that were delivered. `parked`: those that were not yet; they
-    count as undelivered. `ready`: those to be delivered by `Cursor.fill_again`. `redelivered`: those delivered before.
-    `ended`: those delivered max_deliver times, which wait for a late ack, and do not count to the limit.
-    `takes_settled`: what is acked, terminated or given up is noted for `take_settled`. `acked`, `late`, `unknown`,
-    `forged`: acks by their result. `samples`: sampled acks (stream sequence, consumer sequence, deliveries, µs since
-    the delivery), at most SAMPLES_MAX: the caller takes them out.
+    Readable: `next_offset`: all before it are delivered, parked or not wanted. `delivered`: consumer sequence of
+    the last delivery. `count`: entries. `ack_pending`: those that were delivered. `parked`: those that were not
+    yet; they count as undelivered. `ready`: those to be delivered by `Cursor.fill_again`. `redelivered`: those
+    delivered before. `ended`: those delivered max_deliver times, which wait for a late ack, and do not count to the
+    limit. `takes_settled`: what is acked, terminated or given up is noted for `take_settled`. `acked`, `late`,
+    `unknown`, `forged`: acks by their result. `samples`: sampled acks (stream sequence, consumer sequence,
+    deliveries, µs since the delivery), at most SAMPLES_MAX: the caller takes them out.
     """
 
     __slots__ = (
@@ -122,8 +122,8 @@ class PendingTable:
         "_settled_begin", "_settled_end", "_text", "_waits", "_waits_count", "ack_pending", "acked", "acks_all",
         "begin", "changes", "clock_ms", "consumer_id", "count", "delivered", "dues", "ended", "firsts", "forged",
         "generation", "hashes", "is_ordered", "is_touched", "lasts", "late", "marks", "max_deliver", "next_due_ms",
-        "next_offset", "offsets", "order", "origin_us", "parked", "parked_max", "pending_max", "ready", "redelivered",
-        "room", "sample_percent", "samples", "takes_settled", "tells_terminated", "unknown", "used",
+        "next_offset", "offsets", "order", "origin_us", "parked", "parked_max", "pending_max", "ready",
+        "redelivered", "room", "sample_percent", "samples", "takes_settled", "tells_terminated", "unknown", "used",
     )  # fmt: skip
 
     def __init__(self, consumer_id: bytes, next_offset: _int, now_us: _int, clock_ms: _int = 0) -> None:

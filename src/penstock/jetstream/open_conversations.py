@@ -70,7 +70,7 @@ class OpenConversations:
             return
         one = OpenConversation(end, conversation, now.elapsed_us + TIMEOUT_US)
         self.open[one] = None
-        self._go_on(one, None)
+        self._go_on(one, None, now)
 
     def tick(self, now: Now) -> None:
         """Ask again what could not be answered yet, and refuse what has waited for too long."""
@@ -78,7 +78,7 @@ class OpenConversations:
             if now.elapsed_us >= one.deadline_us and all(question.is_optional for question in one.questions):
                 one.deadline_us += _LAST_US
                 late = RemoteError(ErrorCode.TIMED_OUT, "no answer in time")
-                self._go_on(one, [answer or Answered(late) for answer in one.answers])
+                self._go_on(one, [answer or Answered(late) for answer in one.answers], now)
             elif now.elapsed_us >= one.deadline_us:
                 self._end(one, unavailable("no answer in time; ask again in a moment"))
             elif one.retry_us is not None and now.elapsed_us >= one.retry_us:
@@ -98,8 +98,11 @@ class OpenConversations:
 
     # Inside
 
-    def _go_on(self, one: OpenConversation, answers: list[Answered] | None) -> None:
-        """Pass the answers to the conversation, and ask what it asks next, or answer the call."""
+    def _go_on(self, one: OpenConversation, answers: list[Answered] | None, now: Now) -> None:
+        """Pass the answers to the conversation, and ask what it asks next, or answer the call.
+
+        A call is no event of the node, whose time may be some hundred milliseconds old.
+        """
         try:
             questions = next(one.conversation) if answers is None else one.conversation.send(answers)
             while not questions:
@@ -115,7 +118,7 @@ class OpenConversations:
             self._end(one, internal_error())
         else:
             one.questions, one.answers = questions, [None] * len(questions)
-            self._ask_missing(one, self._gateway.node.now)
+            self._ask_missing(one, now)
 
     def _ask_missing(self, one: OpenConversation, now: Now) -> None:
         node = self._gateway.node
@@ -157,7 +160,7 @@ class OpenConversations:
         one.answers[number] = Answered(response, payload)
         if all(answer is not None for answer in one.answers):
             one.retry_us = None
-            self._go_on(one, [answer for answer in one.answers if answer is not None])
+            self._go_on(one, [answer for answer in one.answers if answer is not None], self._gateway.node.now)
 
     def _end(self, one: OpenConversation, end: bytes | ApiError) -> None:
         del self.open[one]

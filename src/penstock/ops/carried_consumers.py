@@ -14,7 +14,7 @@ left out in silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -26,7 +26,6 @@ from penstock.messages import ExportedConsumer
 if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
     from penstock.messages import StreamInfo
-    from penstock.ops.carried_schemas import Note
 
 _NOTED = (
     ErrorCode.NOT_AUTHORIZED,
@@ -39,7 +38,9 @@ _NOTED = (
     ErrorCode.QUOTA_EXCEEDED,
     ErrorCode.STREAM_CHANGED,  # JetStream's API shows no such stream
 )
-_NAMED_MAX = 3  # consumers in one note
+_NAMED_MAX = 3  # consumers with a note of their own
+
+Note = Callable[[str], None]
 
 
 class CarriedConsumer(NamedTuple):

@@ -3,7 +3,9 @@
 | invariant                                                                            | unless                       |
 |--------------------------------------------------------------------------------------|------------------------------|
 | a delivery is what its sequence has, on a subject that the filter lets through       |                              |
-| what was acked, and that was answered, is not delivered again                        | permitted losses, a reset    |
+| what was acked, and that was answered, is not delivered again                        | permitted losses, a reset; a |
+|                                                                                      | leader that slept, unless it |
+|                                                                                      | commits first                |
 | no message is delivered more than `max_deliver` times                                | as above                     |
 | of a consumer that commits first: a count of a message, and a sequence of the        | as above                     |
 | consumer, is told once                                                               |                              |
@@ -36,6 +38,7 @@ _ACK = re.compile(rb"\$JS\.ACK\.([^.]+)\.([^.]+)\.(\d+)\.(\d+)\.(\d+)\.(\d+)\.(\
 _WAY_US = 3_000_000  # longest time that a message is on its way
 _OPEN_US = 25_000_000  # what was not answered may be carried out later, but not so late
 _EARLY_US = 8_000_000  # a wait begins when a delivery is decided; it is sent once that is committed
+_ASLEEP_US = 6_000_000  # longest pause of a process
 _NEVER_US = 1 << 62
 
 
@@ -74,6 +77,7 @@ class _Era:
     """A consumer between two beginnings: its creation, a reset, a permitted loss."""
 
     begins_at: int  # first offset
+    seen: set[int] = field(default_factory=set)  # offsets that came, though perhaps before it began
     delivered: dict[int, list[Delivery]] = field(default_factory=dict)  # by offset
     sequences: dict[int, int] = field(default_factory=dict)  # of the consumer → offset
     done: set[int] = field(default_factory=set)
@@ -173,7 +177,9 @@ class Crew:
                 raise ViolationError(f"{self.name}: {one} is delivered, and it was deleted at {self.deleted_us} us")
         elif not is_loose:
             self._check(one)
-        self._note(one)
+        self._state.seen.add(offset)
+        if not is_loose:
+            self._note(one)
         return one
 
     def _note(self, one: Delivery) -> None:
@@ -186,7 +192,7 @@ class Crew:
         before = state.delivered.get(one.offset, [])
         where = f"{self.name}: offset {one.offset}, delivery {one.count}, sequence {one.sequence}"
         confirmed_us = state.confirmed.get(one.offset)
-        if confirmed_us is not None and one.sent_us > confirmed_us:
+        if confirmed_us is not None and one.sent_us > confirmed_us and not self._may_be_deposed(one):
             raise ViolationError(f"{where}: its ack was answered at {confirmed_us} us")
         if rules.max_deliver and max(one.count, len(before) + 1) > rules.max_deliver:
             raise ViolationError(f"{where}: it came {len(before)} times before, of {rules.max_deliver} at most")
@@ -200,6 +206,11 @@ class Crew:
             self._check_due(where, before[-1], one)
         if rules.is_ordered:
             self._check_order(where, one)
+
+    def _may_be_deposed(self, one: Delivery) -> bool:
+        """True if a leader may have sent it that has slept, and does not know yet that another one leads."""
+        led_us = self.stream.history.led_us.values()
+        return not self.rules.commits_first and any(one.sent_us - _ASLEEP_US < at_us < one.sent_us for at_us in led_us)
 
     def _check_due(self, where: str, before: Delivery, one: Delivery) -> None:
         waits_us = self.rules.waits_us
@@ -295,7 +306,7 @@ class Crew:
         """Return the messages that are there and were never delivered to a client, nor given up."""
         if self.rules.max_deliver:
             return []
-        return [one for one in self._unfinished() if one not in self._state.delivered]
+        return [one for one in self._unfinished() if one not in self._state.seen]
 
 
 class Asked(NamedTuple):

@@ -1158,7 +1158,64 @@ MUTANTS_OF_BATCHES = (
 """Mutants of atomic batches."""
 
 
+MUTANTS_OF_ACKS = (
+    Mutant(
+        "an ack is answered before it is committed",
+        "penstock.jetstream.readers.stored.acks",
+        "                led.replies.append(reply)\n",
+        '                self._gateway.send(publish_command(reply, b""))\n',
+    ),
+    Mutant(
+        "a delivery of a consumer with max_deliver is sent before it is committed",
+        "penstock.jetstream.readers.running.serving",
+        "        waits = led.state.config.commits_first\n",
+        "        waits = False\n",
+    ),
+    Mutant(
+        "a new leader does not read the last changes of a consumer",
+        "penstock.consumers.fold",
+        "_completing(snapshot, changes.get(consumer_id, {}))\n",
+        "_completing(snapshot, changes.get(consumer_id, {}))[:-3]\n",
+    ),
+    Mutant(
+        "messages are due by the time of day",
+        "penstock.jetstream.readers.stored.stored",
+        "        due = led.state.due_us() <= now.elapsed_us\n        if not due and not is_new:\n            return\n"
+        "        given_up = led.state.expire(now.elapsed_us) if due else []\n",
+        "        wall_us = now.wall_us - 1_700_000_000_000_000\n"
+        "        due = led.state.due_us() <= wall_us\n        if not due and not is_new:\n            return\n"
+        "        given_up = led.state.expire(wall_us) if due else []\n",
+    ),
+    Mutant(
+        "the ack floor is told over messages in hand",
+        "penstock.jetstream.readers.handlers",
+        "            last = table.floor_offset() if table.count else cursor.last_offset + 1\n",
+        "            last = cursor.last_offset + 1\n",
+    ),
+    Mutant(
+        "messages that are gone stay in hand",
+        "penstock.jetstream.readers.stored.again",
+        "    if not table.count:\n",
+        "    if table.count >= 0:\n",
+    ),
+    Mutant(
+        "slots of changes are used again before a snapshot",
+        "penstock.consumers.rows",
+        "SLOTS = 256\n",
+        "SLOTS = 16\n",
+    ),
+    Mutant(
+        "name and snapshot of a deleted consumer stay",
+        "penstock.consumers.state",
+        "        return [(key, None) for key in keys]\n",
+        "        return [(key, None) for key in keys[2:]]\n",
+    ),
+)
+"""Mutants of consumers with acks; `tests/sim/test_consumers.py` has plans that find them."""
+
+
 _OTHERS = (
+    *MUTANTS_OF_ACKS,
     *MUTANTS_OF_BATCHES,
     *MUTANTS_OF_GATEWAY,
     *CLUSTER_MUTANTS,

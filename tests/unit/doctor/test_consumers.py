@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.config import RetentionPolicy
 from penstock.client.consume.stream_consumers import ConsumerInfo
 from penstock.doctor.consumers import ABANDONED_AFTER, judge_consumers
 from penstock.doctor.findings import SHOWN_MAX, Result
@@ -60,6 +61,33 @@ def test_a_durable_consumer_that_nobody_asks_is_told() -> None:
 )  # fmt: skip
 def test_one_that_is_asked_or_has_nothing_or_is_to_wait_is_not(fields: dict[str, Any]) -> None:
     (finding,) = judge_consumers([consumer(**{"pending": 7, "waiting": 0, **fields})], NOW)
+    assert finding.result is Result.OK
+
+
+RESTING = {"waiting": 0, "is_durable": False}
+KEEPS = {"orders": RetentionPolicy.WORKQUEUE}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"pending": 3, "ack_pending": 4}, "is not asked by any client, and keeps 7 messages, 4 of them delivered"),
+        ({"pending": 3, "paused_until": NOW}, "is paused, and keeps 3 messages of a stream with retention workqueue"),
+        ({"ack_pending": 1}, "keeps 1 messages"),
+    ],
+)
+def test_one_that_rests_and_keeps_messages_is_told(fields: dict[str, Any], words: str) -> None:
+    one = consumer(**RESTING, **fields)
+    (finding,) = judge_consumers([one], NOW, KEEPS)
+    assert finding.result is Result.WARN
+    assert words in finding.found
+    (other,) = judge_consumers([one], NOW, {"other": RetentionPolicy.INTEREST})
+    assert other.result is Result.OK
+
+
+@pytest.mark.parametrize("fields", [{"waiting": 1, "pending": 3}, {"last_delivered": NOW, "pending": 3}, {}])
+def test_one_that_is_used_or_keeps_nothing_is_not(fields: dict[str, Any]) -> None:
+    (finding,) = judge_consumers([consumer(**{**RESTING, **fields})], NOW, KEEPS)
     assert finding.result is Result.OK
 
 

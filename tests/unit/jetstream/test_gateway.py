@@ -59,6 +59,15 @@ def test_a_stream_begins_at_the_first_sequence_that_is_asked_for() -> None:
     assert state_of(broker, "s") == (0, 1003, 1002)
 
 
+def test_a_stream_is_as_old_as_the_request_for_it() -> None:
+    broker = ApiBroker().start()
+    broker.tick(100)
+    broker.clock.advance_ms(900)  # nothing happened meanwhile
+    asked_us = broker.clock.wall_us
+    answer = broker.call("STREAM.CREATE.s", {"name": "s"})
+    assert answer["created"] == stream_state.api_time(asked_us)
+
+
 def test_the_first_sequence_cannot_be_changed() -> None:
     broker = ApiBroker().start()
     broker.call("STREAM.CREATE.s", {"name": "s", "first_seq": 1000})

@@ -85,7 +85,7 @@ class Feed:
         self.readers: dict[str, Reader] = {}
         self.reader_of: dict[Cursor, Reader] = {}
         self.followers: list[Cursor] = []
-        self.stored_followers: dict[Reader, None] = {}  # served one by one: each has a state of its own
+        self.stored_followers: dict[Reader, None] = {}  # each has a state of its own: see `Tails`
         self.tail_end = end
         self.is_polling = False
         self.is_closed = False

@@ -62,7 +62,7 @@ _Info = Generator[Asked, list[Answered], dict[str, Any]]
 
 
 class Carried(msgspec.Struct):
-    """Where a restored consumer goes on: at `offset`, or as `state` of an export says."""
+    """Place of a restored consumer: `offset`, or that in `state` of an export, with what is in hand."""
 
     config: dict[str, Any]
     offset: int = 0
@@ -455,7 +455,9 @@ class ConsumerApi:
             table = reader.led.state.table
             last = table.floor_offset() if table.count else cursor.last_offset + 1
             floor = {"consumer_seq": table.floor_sequence(), "stream_seq": last}
-            in_hand, redelivered = table.ack_pending - table.ended, table.redelivered
+            in_hand, redelivered = table.ack_pending, table.redelivered
+            if table.takes_settled and not reader.config.dead_letters:
+                in_hand -= table.ended  # kept for a late ack, and not delivered any more
         fields: dict[str, Any] = {
             "stream_name": self._readers.stream_name(reader),
             "name": reader.name,

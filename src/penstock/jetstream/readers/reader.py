@@ -55,6 +55,7 @@ _NEVER_US = 2**63 - 1
 _NO_LOW = -(2**62)
 _NO_PULLS: deque[Pull] = deque()
 """Shared by all readers that no request waits at: an empty deque has 760 bytes. Nothing is ever added to it."""
+_NO_INBOXES: frozenset[bytes] = frozenset()  # shared: Python makes one of 216 bytes for each call
 
 
 class Place(Enum):
@@ -130,7 +131,7 @@ class Reader:
         self.delivered_wall_us = 0
         self.place = Place.IDLE
         self.pulls: deque[Pull] = cursor.pulls  # the requests that wait; of a push reader none
-        self.watched: frozenset[bytes] = frozenset()  # inboxes of requests whose loss of interest is told
+        self.watched = _NO_INBOXES  # inboxes of requests whose loss of interest is told
         self.inbox = config.deliver_subject.encode()
         self.groups = b""  # queue groups that share its inbox, with its own, separated by spaces
         self.window_bytes = WINDOW_BYTES_FIRST

@@ -183,3 +183,21 @@ def test_a_client_that_is_gone_keeps_nothing_in_hand(broker: ReaderBroker) -> No
     for message in messages:
         broker.ack(message)
     assert state(broker) == (3, 0, 0, 1)
+
+
+def test_requests_that_wait_while_a_delivery_is_stored_are_told_their_end(broker: ReaderBroker) -> None:
+    """#5839: statuses that stood behind a delivery, which waited for the disk, were told no more."""
+    broker.durable("s", "d", max_deliver=5)
+    publish(broker, b"1")
+    broker.tick(100)
+    broker.disk_runs_at_once = False
+    request = json.dumps({"batch": 1, "expires": S, "idle_heartbeat": S // 2})
+    inboxes = [broker.send("CONSUMER.MSG.NEXT.s.d", request) for _ in range(2)]
+    broker.tick(600)
+    assert broker.delivered() == []
+    broker.settle()
+    broker.disk_runs_at_once = True
+    broker.tick(500)
+    came = [(one.inbox, one.value or one.status) for one in broker.delivered()]
+    first, second = inboxes
+    assert came == [(first, b"1"), (second, "100 Idle Heartbeat"), (second, "408 Request Timeout")]

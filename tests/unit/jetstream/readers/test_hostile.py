@@ -18,6 +18,7 @@ from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.readers import feed, table
 from penstock.jetstream.readers.reader import Reader
 from penstock.jetstream.readers.running import counts, row_reads, schedule
+from penstock.jetstream.readers.stored.led import ANSWERS_BYTES_MAX, HELD_BYTES_MAX
 from penstock.messages import AlterStreamRequest, AlterStreamResponse, CreateUserRequest
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.companions import Companions
@@ -331,3 +332,45 @@ def test_a_stream_that_is_made_anew_before_its_readers_are_ended_has_flow_contro
             if one.status.startswith("100 FlowControl"):
                 broker.flow(one.reply)
     assert got == 30
+
+
+def test_answers_to_acks_that_cannot_be_stored_yet_are_bounded() -> None:
+    broker = ReaderBroker().start()
+    broker.create("s")
+    broker.durable("s", "d")
+    broker.publish("s.a", b"1")
+    (first,) = broker.pulled("s", "d")
+    broker.tick(100)
+    broker.disk_runs_at_once = False
+    count = 2 * ANSWERS_BYTES_MAX // 1_000
+    for number in range(count):
+        broker.ack(first, b"", reply=f"_INBOX.{number:0993}")
+    broker.settle()
+    answered = [reply for reply in broker.answers if reply.startswith("_INBOX.000")]
+    assert len(answered) == pytest.approx(count / 2, abs=3)
+    assert answered[0] == f"_INBOX.{0:0993}"
+    broker.ack(first, b"", reply="_INBOX.again")
+    assert "_INBOX.again" in broker.answers
+
+
+def test_statuses_behind_deliveries_that_cannot_be_stored_are_bounded() -> None:
+    broker = ReaderBroker().start()
+    broker.create("s")
+    broker.durable("s", "d", max_deliver=5, max_waiting=1_000)
+    broker.publish("s.a", b"1")
+    broker.tick(100)
+    broker.disk_runs_at_once = False
+    ends = 0
+    inbox = "_INBOX." + 500 * "x"
+    request = json.dumps({"batch": 1, "expires": 1_000_000_000, "idle_heartbeat": 100_000_000})
+    for _ in range(12):
+        for number in range(200):
+            broker.send("CONSUMER.MSG.NEXT.s.d", request, f"{inbox}{number}")
+        for _ in range(10):
+            broker.tick(105)
+        ends += 200
+    broker.settle()
+    frames = b"".join(broker.leaf.frames)
+    assert ends == 2_400
+    assert frames.count(b"Idle Heartbeat") > 100
+    assert len(frames) < HELD_BYTES_MAX + 100_000

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.messages import AlterStreamRequest
 from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
 
 S = 1_000_000_000  # ns
@@ -229,3 +230,89 @@ def test_a_retention_that_is_altered_holds_from_then_on() -> None:
     settle(broker)
     settle(broker)
     assert held(broker) == (1, 2, 2), "it was acked before"
+
+
+def suspend(broker: ReaderBroker, *, on: bool) -> None:
+    broker.request(AlterStreamRequest(name="s", changes={"suspend_deletion": "yes" if on else "no"}))
+    broker.tick(10)
+
+
+@pytest.mark.parametrize("filters", [{}, {"filter_subject": "s.a"}])
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+def test_a_new_leader_removes_what_the_log_of_consumers_says_is_acked(retention: str, filters: dict[str, str]) -> None:
+    """The step between an ack that is committed and its mark: here no mark can be written."""
+    broker = broker_with(retention)
+    broker.durable("s", "d", **filters)
+    publish(broker, b"1", b"2", b"3")
+    settle(broker)
+    first, _, third = broker.pulled("s", "d", 3)
+    suspend(broker, on=True)
+    assert confirmed(broker, first)
+    assert confirmed(broker, third)
+    assert held(broker)[0] == 3
+    after = broker.crash()
+    after.start()
+    after.tick(100)
+    suspend(after, on=False)
+    for _ in range(3):
+        settle(after)
+    assert held(after) == (1, 2, 3)
+    after.tick(31_000)
+    assert [one.value for one in after.pulled("s", "d", 5) if one.stream_seq] == [b"2"]
+
+
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+def test_what_was_confirmed_is_gone_after_a_crash_and_the_rest_is_there(retention: str) -> None:
+    broker = broker_with(retention)
+    broker.durable("s", "d")
+    publish(broker, b"1", b"2", b"3")
+    settle(broker)
+    _, second, _ = broker.pulled("s", "d", 3)
+    assert confirmed(broker, second)
+    after = broker.crash()
+    after.start()
+    after.tick(100)
+    assert held(after) == (2, 1, 3)
+    after.tick(31_000)
+    assert [one.value for one in after.pulled("s", "d", 5) if one.stream_seq] == [b"1", b"3"]
+
+
+def test_a_filter_that_changed_before_a_crash_removes_nothing_that_was_not_acked(queue: ReaderBroker) -> None:
+    queue.durable("s", "d", filter_subject="s.a")
+    publish(queue, b"1", subject="s.b")
+    publish(queue, b"2")
+    (second, *_) = queue.pulled("s", "d", 1)
+    assert confirmed(queue, second)
+    queue.durable("s", "d", filter_subject="s.b")
+    after = queue.crash()
+    after.start()
+    for _ in range(3):
+        after.tick(11_000)
+    assert held(after)[0] == 1
+
+
+def test_what_reached_max_deliver_is_there_after_a_crash(queue: ReaderBroker) -> None:
+    queue.durable("s", "d", ack_wait=S, max_deliver=1)
+    publish(queue, b"1")
+    (first, *_) = queue.pulled("s", "d", 1)
+    queue.tick(1_100)
+    after = queue.crash()
+    after.start()
+    for _ in range(3):
+        after.tick(11_000)
+    assert held(after) == (1, 1, 1)
+    assert confirmed(after, first)
+    assert held(after)[0] == 0
+
+
+def test_a_reset_forward_removes_nothing_that_was_not_acked(queue: ReaderBroker) -> None:
+    queue.durable("s", "d")
+    publish(queue, b"1", b"2", b"3")
+    queue.pulled("s", "d", 1)
+    assert "error" not in queue.api("CONSUMER.RESET.s.d", {"seq": 3})
+    settle(queue)
+    after = queue.crash()
+    after.start()
+    for _ in range(3):
+        after.tick(11_000)
+    assert held(after) == (3, 1, 3)

@@ -53,9 +53,10 @@ class Output:
             self.send(frames)
 
     def send_all_to(self, reader: Reader, frames: Iterable[bytes]) -> None:
-        """Send frames of a consumer, behind those that wait until its deliveries are committed."""
+        """Send statuses of a consumer, behind its deliveries that wait to be committed; none if too many wait."""
         for one in frames:
-            self.send_to(reader, one)
+            if reader.led is None or not reader.led.is_held_back:
+                self.send_to(reader, one)
 
     def status(self, inbox: bytes, block: bytes) -> None:
         """Send a status message."""

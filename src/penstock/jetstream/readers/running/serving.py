@@ -180,6 +180,25 @@ class Serving:
         led.writes.note(led, now.elapsed_us, waits=waits)
         self._schedule.wake(reader, led.state.due_us())
 
+    def takes_at_once(self, feed: Feed, reader: Reader, now: Now) -> bool:
+        """True if a stored consumer that follows may get new rows in one call with others: nothing else comes first."""
+        led = reader.led
+        assert led is not None
+        is_plain = led.priorities is None and not led.state.config.commits_first and reader.config.acks != "none"
+        return (
+            is_plain
+            and not (led.is_holding or led.state.table.ready or reader.is_paused(now.wall_us))
+            and led.asked_end <= feed.tail_end
+            and reader.cursor.next_offset >= reader.cursor.resume_offset
+        )
+
+    def entered(self, reader: Reader, now: Now) -> None:
+        """Note what a stored consumer got in one call with others."""
+        led = reader.led
+        assert led is not None
+        led.writes.note(led, now.elapsed_us, waits=False)
+        self._schedule.wake(reader, led.state.due_us())
+
     def _serve_again(self, feed: Feed, reader: Reader, led: LedConsumer, shown: Shown, wanted: int, now: Now) -> bool:
         """Deliver again what is ready; False: new messages have to wait."""
         if led.is_held_back:

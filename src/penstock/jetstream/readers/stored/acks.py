@@ -222,7 +222,7 @@ class Acks:
                 block = status(503, "Message is in another hand")
                 self._gateway.send(publish_command(reply, b"", block))
             else:
-                led.replies.append(reply)
+                led.answer(reply)
         has_waiter = bool(led.replies)
         self._note(reader, now, waits=has_waiter)
         return reader

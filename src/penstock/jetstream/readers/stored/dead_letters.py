@@ -314,7 +314,7 @@ class DeadLetters:
     @staticmethod
     def _answer(led: LedConsumer, given: Given) -> None:
         if given.reply:
-            led.replies.append(given.reply)
+            led.answer(given.reply)
 
     def _failed(self, reader: Reader, led: LedConsumer, given: Given, error: Exception) -> None:
         """Try again later, and say why if that is news."""

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from penstock.jetstream.readers.stored.writes import ConsumerWrites
 
 HELD_BYTES_MAX = 1 * limits.MIB
-"""Frames of one consumer that wait until their deliveries are committed; beyond these it delivers nothing."""
+"""Frames of one consumer that wait until their deliveries are committed; beyond these it delivers and tells nothing."""
+ANSWERS_BYTES_MAX = 256 * limits.KIB
+"""Reply subjects of acks to one consumer that wait until these are committed: acks beyond are applied, not answered."""
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -74,16 +76,17 @@ class LedConsumer:
     """A stored consumer under one leadership of this broker."""
 
     __slots__ = (
-        "again", "asked_end", "checked_under", "frames", "is_deleted", "is_told_lost", "letters", "priorities",
-        "replies", "since", "state", "under_way", "writes",
+        "_replies_bytes", "again", "asked_end", "checked_under", "frames", "is_deleted", "is_told_lost", "letters",
+        "priorities", "replies", "since", "state", "under_way", "writes",
     )  # fmt: skip
 
     def __init__(self, state: ConsumerState, writes: ConsumerWrites, priorities: Priorities | None = None) -> None:
         self.state = state
         self.writes = writes
         self.frames = bytearray()  # wait until the next rows are committed
-        self.replies: list[bytes] = []  # of acks whose senders wait for the next rows
-        self.since = 0  # of a work queue: nobody knows which messages before it were settled
+        self.replies: list[bytes] = []  # of acks whose senders wait for the next rows: see `answer`
+        self._replies_bytes = 0
+        self.since = 0  # of a work queue: which messages before it were settled is not known
         self.under_way = 0  # batches with rows of it that are being committed
         self.asked_end = 0  # end of the stream when a client asked last: what it is told of counts all up to there
         self.is_deleted = False
@@ -103,13 +106,21 @@ class LedConsumer:
         """True if too many frames wait."""
         return len(self.frames) >= HELD_BYTES_MAX
 
+    def answer(self, reply: bytes) -> None:
+        """Answer an ack once the next rows are committed; its sender tries again if too many wait."""
+        if self._replies_bytes + len(reply) <= ANSWERS_BYTES_MAX:
+            self._replies_bytes += len(reply)
+            self.replies.append(reply)
+
     def take_held(self) -> Held:
         """Take what waits for the next rows."""
         held = Held(self.frames, self.replies)
         self.frames, self.replies = bytearray(), []
+        self._replies_bytes = 0
         return held
 
     def hold_again(self, held: Held) -> None:
         """The rows were not stored: these wait for the next ones."""
         self.frames[:0] = held.frames
         self.replies[:0] = held.replies
+        self._replies_bytes += sum(map(len, held.replies))

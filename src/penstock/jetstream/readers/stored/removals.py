@@ -1,4 +1,4 @@
-"""What acks remove, in the streams with retention `workqueue` or `interest` that this broker leads.
+"""Removals by acks, in the streams with retention `workqueue` or `interest` that this broker leads.
 
 Rules: `Interest` says which rows no consumer needs, the node hides them (`consume`). The rows of an ack and the mark
 that hides its message are written at the same time; a confirmed ack is answered once both are committed (ADR 112). A
@@ -53,7 +53,7 @@ _Done = Callable[[RemoteError | None], None]
 
 
 class _ReaderClaim:
-    """What a consumer needs, as its state says."""
+    """Claim of one consumer, as its state says."""
 
     __slots__ = ("_feed", "_reader")
 
@@ -287,7 +287,7 @@ class Removals:
         one = self._streams.get(stream_id)
         if one is None:
             do()
-        elif one.failed is not None and one.failed.code is not ErrorCode.READ_ONLY:
+        elif one.failed is not None and not _removes_nothing(one.failed):
             if len(one.unanswered) < UNANSWERED_MAX:
                 one.unanswered.append(do)
         else:
@@ -307,7 +307,7 @@ class Removals:
             told(error)
 
     def _hidden_or_not(self, one: _Stream, do: Callable[[], None], error: RemoteError | None) -> None:
-        if error is None:
+        if error is None or _removes_nothing(error):
             do()
         elif self._streams.get(one.stream_id) is one and len(one.unanswered) < UNANSWERED_MAX:
             one.unanswered.append(do)
@@ -336,8 +336,10 @@ class Removals:
         if error is not None:
             one.interest.give_back(rows)
             one.retry_us = self._gateway.node.now.elapsed_us + RETRY_US
-            return
-        one.retry_us = None
+            if not _removes_nothing(error):
+                return
+        else:
+            one.retry_us = None
         waiting, one.unanswered = one.unanswered, []
         for do in waiting:
             self.then(one.stream_id, do)
@@ -423,6 +425,11 @@ class Removals:
             gone = RowSet.of_runs(run for first, last in ask.rows.runs() for run in gaps(matched, first, last))
         one.interest.answered(ask, gone)
         self._remove(one, is_awaited=False)
+
+
+def _removes_nothing(error: RemoteError) -> bool:
+    """True if acks are to remove nothing: deletion is suspended, or the stream is sealed. They are answered then."""
+    return error.code == ErrorCode.READ_ONLY
 
 
 def _offsets(response: FetchResponse, payload: Payload) -> list[int]:

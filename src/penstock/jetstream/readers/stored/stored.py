@@ -200,7 +200,7 @@ class Stored:
             self._go_on(reader, now)
 
     def _deleted(self, reader: Reader, done: Callable[[RemoteError | None], None], error: RemoteError | None) -> None:
-        """What only a deleted consumer needed goes once its deletion is committed."""
+        """Free what only a deleted consumer needed, once its deletion is committed."""
         if error is None:
             self._removals.gone(reader)
         done(error)

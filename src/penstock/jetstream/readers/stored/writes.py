@@ -128,9 +128,12 @@ class ConsumerWrites:
             self.due_us = self._gateway.node.now.elapsed_us + _RETRY_US
 
     def _go_on(self, led: LedConsumer) -> None:
-        """Write what a consumer did while its rows were on the way, once none are any more."""
-        if led in self._behind and not led.under_way:
-            del self._behind[led]
+        """Write, or send, what a consumer did while its rows were on the way, once none are any more."""
+        if led.under_way:
+            return
+        was_behind = led in self._behind
+        self._behind.pop(led, None)
+        if was_behind or led.frames:  # perhaps only statuses, which nothing else would send
             self.note(led, self._gateway.node.now.elapsed_us, waits=True)
 
     def take_released(self) -> list[LedConsumer]:
