@@ -43,7 +43,8 @@ def consumers(modules: Modules, data: bytes) -> object:
             continue
         assert isinstance(answer, AskConsumersResponse)
         infos = json.loads(bytes(broker.payloads[caller]))
-        assert all({"name", "config", "num_pending"} <= one.keys() for one in infos)
+        known = "state" if request.operation is ConsumerOperation.EXPORT else "num_pending"
+        assert all({"name", "config", known} <= one.keys() for one in infos)
         out.append(f"{request.operation} {len(infos)}")
     assert not broker.gateway.under_way
     assert not broker.failure, broker.failure
@@ -60,7 +61,8 @@ def made_asked(chance: Random) -> bytes:
             continue
         body |= {"stream_id": _ORDERS, "partition": 0} if chance.random() < 0.95 else {}
         body |= {"consumer": chance.choice(("c", "c", "c", "d", "", "a.b", "é"))} if chance.random() < 0.9 else {}
-        if body.get("operation") == ConsumerOperation.CREATE and chance.random() < 0.9:
+        made = (ConsumerOperation.CREATE, ConsumerOperation.RESTORE)
+        if body.get("operation") in made and chance.random() < 0.9:
             body["config"] = json.dumps(made_consumer(chance))
         parts.append(as_msgpack(body))
     return joined(parts)

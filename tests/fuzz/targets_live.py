@@ -38,7 +38,11 @@ def live_mark(modules: Modules, data: bytes) -> object:
     live.take(mark, len(data))
     if isinstance(mark, HideRows):
         assert live.hidden == mark.rows
-        assert sum(end - begin for begin, end in live.hidden.runs()) == live.hidden.count == live.counts[data[0] % 6]
+        assert (
+            sum(end - begin for begin, end in live.hidden.runs())
+            == live.hidden.count
+            == live.counts[[*HideReason].index(mark.reason)]
+        )
     return type(mark).__name__
 
 

@@ -14,21 +14,12 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.base.dead_letters import DELIVERIES, GROUP, HEADER, OFFSET, PARTITION, REASON, STREAM, SUBJECT
 from penstock.client.values import Message, PubAck
 from penstock.frugal.codecs import BINARY, COMPACT, MessageKind
 from penstock.frugal.context import Context
 from penstock.frugal.middleware import Call, Proceed
-from penstock.frugal.scopes.dead_letters import (
-    DELIVERIES,
-    GROUP,
-    HEADER,
-    OFFSET,
-    PARTITION,
-    REASON,
-    STREAM,
-    SUBJECT,
-    DeadLetters,
-)
+from penstock.frugal.scopes.dead_letters import DeadLetters
 from penstock.frugal.scopes.durable import Delivery
 from penstock.frugal.scopes.keys import MissingKeyError
 from penstock.frugal.scopes.provider import ScopeProvider

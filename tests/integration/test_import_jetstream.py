@@ -110,6 +110,7 @@ async def test_every_message_is_where_it_was_and_gaps_are_gaps(tmp_path: Path) -
             "last_sequence": 301,
             "is_cut_over": False,
             "skipped": 0,
+            "consumers": 0,
         }
         await check_same(js, client, "ORDERS", "orders", [*kept, 301])
         said, _ = await jetstream.run("ORDERS", "--as", "orders")

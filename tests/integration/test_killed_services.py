@@ -16,10 +16,10 @@ import pytest
 from nats.aio.client import Client
 
 from penstock import aio
+from penstock.base.dead_letters import OFFSET, PARTITION
 from penstock.frugal.context import Context
 from penstock.frugal.errors import ApplicationError, TransportError
 from penstock.frugal.nats_transport import NatsTransport
-from penstock.frugal.scopes.dead_letters import OFFSET, PARTITION
 from penstock.frugal.shipped.retry import retry
 from tests.broker_process import DEADLINE_S, Child, broker_environment, eventually
 from tests.extent import extent, needs_time

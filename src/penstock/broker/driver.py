@@ -324,7 +324,7 @@ class Driver:
                 return
             origin = ClientOrigin(caller.connection.handshake.client_name, caller.connection.peer)
             if self.gateway is not None and isinstance(request, AskConsumersRequest):
-                ask_consumers(self.gateway, self._node.authorized(caller, request, b"", self.now(), who, origin))
+                ask_consumers(self.gateway, self._node.authorized(caller, request, raw, self.now(), who, origin))
                 return
             self._node.request(caller, request, raw, self.now(), who, origin)
         except RemoteError as refusal:

@@ -5,6 +5,8 @@ Rules: a config is checked when it is made, so that one that was read from a row
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 ORDER_NONE = 0
@@ -22,6 +24,19 @@ ACK_PENDING_MAX = 1_000_000
 """Messages in hand of one consumer at most, also of one whose client set no limit."""
 PARKED_MAX = 10_000
 """Messages of one consumer that wait for an earlier one of their key."""
+
+
+_TOKEN = re.compile(r"token:([1-9]\d?)")
+
+
+def order_of(text: str) -> int:
+    """Return the order that a text names: `key`, `subject` or `token:N`. ValueError."""
+    if text in ("key", "subject"):
+        return ORDER_KEY if text == "key" else ORDER_SUBJECT
+    token = _TOKEN.fullmatch(text)
+    if token is None or int(token[1]) > TOKENS_MAX:
+        raise ValueError(f"{text[:64]!r} is none of key, subject and token:1 to token:{TOKENS_MAX}")
+    return ORDER_TOKEN_FIRST + int(token[1]) - 1
 
 
 class AckConfig(msgspec.Struct, frozen=True):

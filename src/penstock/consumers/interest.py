@@ -114,6 +114,11 @@ class Interest:
         self._is_emptied = not self._entries
         self._release(entry.claim.held(self._start, self._judged))
 
+    def abandon(self, name: str) -> None:
+        """Forget a consumer that never came, or that goes on by another name: it takes nothing with it."""
+        if self._entries.pop(name, None) is not None:
+            self._changed()
+
     def _changed(self) -> None:
         self._order = list(self._entries.values())
         self._holder, self._stays = 0, NONE
@@ -192,7 +197,7 @@ class Interest:
     def _unheld(self, begin: int, end: int, but: RowSet = NONE) -> RowSet:
         """Return the rows from `begin` to `end` that no consumer holds, without those in `but`."""
         held = but | RowSet.of(one for entry in self._order for one in entry.claim.held(begin, end))
-        return RowSet.of_runs(_gaps(held, begin, end))
+        return RowSet.of_runs(gaps(held, begin, end))
 
     # Rows whose subjects decide
 
@@ -221,7 +226,7 @@ class Interest:
             return NONE
         (begin, _), end = next(rows.runs()), rows.end
         held = RowSet.of(one for entry in self._order for one in entry.claim.held(begin, end))
-        return RowSet.of_runs(run for first, last in rows.runs() for run in _gaps(held, first, last))
+        return RowSet.of_runs(run for first, last in rows.runs() for run in gaps(held, first, last))
 
     def _asks_of_queue(self, end: int) -> Iterator[Ask]:
         for entry in self._order:
@@ -244,8 +249,8 @@ class Interest:
         return [one for one in self._order if one.claim.next_offset < end]
 
 
-def _gaps(rows: RowSet, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges from `begin` to `end` without the rows."""
+def gaps(rows: RowSet, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges from `begin` to `end` without these rows."""
     for first, last in rows.runs(begin, end):
         if begin < first:
             yield begin, first

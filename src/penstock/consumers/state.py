@@ -28,6 +28,10 @@ NOTE_MS = 60_000
 """Interval of the rows that note the time that is left, while messages wait for a time."""
 PASSED_MAX = 65_536
 """Messages that are not wanted, behind which the position is noted though nothing else changed."""
+CARRIED_NUMBER_MAX = 2**59
+"""Deliveries, and resets, of a consumer that is carried: far below what a row holds, so that it can go on."""
+CARRIED_CLOCK_MS_MAX = 2**49
+"""The clock of a consumer that is carried: 17,000 years."""
 _CHANGE_BYTES = 4_096  # up to which a change is never more than a snapshot
 _ENTRY_BYTES = 8  # of a snapshot, at most, but for rare ones
 
@@ -63,6 +67,35 @@ class ConsumerState:
         state = cls(consumer_id, config, told, table, number=0, changes=0)
         state.rows_lost()  # until its first rows are taken
         return state
+
+    @classmethod
+    def carried(
+        cls, consumer_id: bytes, config: AckConfig, told: bytes, exported: bytes, *, now_us: int, log_end: int
+    ) -> ConsumerState:
+        """Return a new consumer with the place and the messages in hand of another one, as `export` gave them.
+
+        What is in hand stays so with the time that is left; acks of the other one's deliveries name nothing. Positions
+        beyond `log_end` go back to it. ValueError: it has another order by key, or numbers that no consumer reaches.
+        CorruptionError: it is malformed.
+        """
+        snapshot = rows.decode_snapshot(exported)
+        if snapshot.config.order != config.order:
+            raise ValueError(f"its order by key is {snapshot.config.order}, and that of its config {config.order}")
+        counted = max(snapshot.delivered, snapshot.generation)
+        if counted > CARRIED_NUMBER_MAX or snapshot.clock_ms > CARRIED_CLOCK_MS_MAX:
+            text = f"{counted} deliveries or resets, or a clock of {snapshot.clock_ms} ms,"
+            raise ValueError(f"{text} are larger than any that was counted")
+        table = snapshot.table(consumer_id, now_us, rows.ENTRIES_MAX)
+        rows.configure(table, config)
+        table.go_on(now_us)
+        table.cut(log_end)
+        state = cls(consumer_id, config, told, table, number=0, changes=0)
+        state.rows_lost()  # until its first rows are taken
+        return state
+
+    def export(self) -> bytes:
+        """Return a snapshot for `carried`; it changes nothing here."""
+        return rows.encode_snapshot(self._config_bytes, self._number, self.table)
 
     def first_rows(self) -> list[Row]:
         """Return the rows of a new consumer, to be appended as one batch."""

@@ -42,6 +42,7 @@ cdef int64_t _DELAY_MS_MAX
 cdef int _STATE_BITS
 cdef int32_t _STATE_MASK
 cdef Py_ssize_t _ID_BYTES
+cdef Py_ssize_t _ENDED_MAX
 cdef uint64_t _TOKENS
 
 @cython.final
@@ -67,6 +68,11 @@ cdef class PendingTable:
     cdef readonly Py_ssize_t parked
     cdef readonly Py_ssize_t ready
     cdef readonly Py_ssize_t redelivered
+    cdef readonly Py_ssize_t ended
+    cdef public bint takes_settled
+    cdef list _settled
+    cdef int64_t _settled_begin
+    cdef int64_t _settled_end
     cdef readonly int64_t acked
     cdef readonly int64_t late
     cdef readonly int64_t unknown
@@ -134,6 +140,16 @@ cdef class PendingTable:
     @cython.locals(found=list, index=Py_ssize_t, one=tuple)
     cpdef list entries(self, int64_t begin, Py_ssize_t limit)
 
+    cpdef bint holds(self, int64_t offset) except -1
+
+    @cython.locals(found=list, index=Py_ssize_t)
+    cpdef list offsets_between(self, int64_t begin, int64_t end)
+
+    @cython.locals(found=list)
+    cpdef list take_settled(self)
+
+    cdef void _note_settled(self, int64_t offset) except *
+
     cpdef Py_ssize_t size_bytes(self) except -1
 
     cpdef int64_t now_ms(self, int64_t now_us) except -1
@@ -186,6 +202,8 @@ cdef class PendingTable:
     cdef int make_ready(self, Py_ssize_t index) except -1
 
     @cython.locals(index=Py_ssize_t)
+    cpdef bint end(self, int64_t offset) except -1
+    cpdef bint has_ended(self, int64_t offset) except -1
     cpdef bint give_up(self, int64_t offset) except -1
 
     @cython.locals(removed=Py_ssize_t, index=Py_ssize_t, last=int64_t)

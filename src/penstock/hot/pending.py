@@ -98,26 +98,32 @@ _STATE_BITS = 3
 _STATE_MASK = 7
 _ID_BYTES = 8
 _TOKENS = 1_000
+_ENDED_MAX = 65_536
 _int = int
+
+ENDED_MAX = _ENDED_MAX
+"""Messages of one consumer that are kept though they were delivered max_deliver times; at it nothing new comes."""
 
 
 class PendingTable:
     """The pending messages of a consumer.
 
-    Readable: `next_offset`: all before it are delivered, parked or not wanted. `delivered`: consumer sequence of the
-    last delivery. `count`: entries. `ack_pending`: those that were delivered. `parked`: those that were not yet; they
-    count as undelivered. `ready`: those to be delivered by `Cursor.fill_again`. `redelivered`: those delivered before.
-    `acked`, `late`, `unknown`, `forged`: acks by their result. `samples`: sampled acks (stream sequence, consumer
-    sequence, deliveries, µs since the delivery), at most SAMPLES_MAX: the caller takes them out.
+    Readable: `next_offset`: all before it are delivered, parked or not wanted. `delivered`: consumer sequence of
+    the last delivery. `count`: entries. `ack_pending`: those that were delivered. `parked`: those that were not
+    yet; they count as undelivered. `ready`: those to be delivered by `Cursor.fill_again`. `redelivered`: those
+    delivered before. `ended`: those delivered max_deliver times, which wait for a late ack, and do not count to the
+    limit. `takes_settled`: what is acked, terminated or given up is noted for `take_settled`. `acked`, `late`,
+    `unknown`, `forged`: acks by their result. `samples`: sampled acks (stream sequence, consumer sequence,
+    deliveries, µs since the delivery), at most SAMPLES_MAX: the caller takes them out.
     """
 
     __slots__ = (
-        "_block_dues", "_block_ready", "_blocks_room", "_hash", "_key_counts", "_packed", "_sampled", "_text", "_waits",
-        "_waits_count", "ack_pending", "acked", "acks_all", "begin", "changes", "clock_ms", "consumer_id", "count",
-        "delivered", "dues", "firsts", "forged", "generation", "hashes", "is_ordered", "is_touched", "lasts", "late",
-        "marks", "max_deliver", "next_due_ms", "next_offset", "offsets", "order", "origin_us", "parked", "parked_max",
-        "pending_max", "ready", "redelivered", "room", "sample_percent", "samples", "tells_terminated", "unknown",
-        "used",
+        "_block_dues", "_block_ready", "_blocks_room", "_hash", "_key_counts", "_packed", "_sampled", "_settled",
+        "_settled_begin", "_settled_end", "_text", "_waits", "_waits_count", "ack_pending", "acked", "acks_all",
+        "begin", "changes", "clock_ms", "consumer_id", "count", "delivered", "dues", "ended", "firsts", "forged",
+        "generation", "hashes", "is_ordered", "is_touched", "lasts", "late", "marks", "max_deliver", "next_due_ms",
+        "next_offset", "offsets", "order", "origin_us", "parked", "parked_max", "pending_max", "ready",
+        "redelivered", "room", "sample_percent", "samples", "takes_settled", "tells_terminated", "unknown", "used",
     )  # fmt: skip
 
     def __init__(self, consumer_id: bytes, next_offset: _int, now_us: _int, clock_ms: _int = 0) -> None:
@@ -137,7 +143,10 @@ class PendingTable:
         self.next_offset = next_offset
         self.delivered = 0
         self.generation = 0  # of consumer sequences: a reset begins another one
-        self.count = self.ack_pending = self.parked = self.ready = self.redelivered = 0
+        self.count = self.ack_pending = self.parked = self.ready = self.redelivered = self.ended = 0
+        self.takes_settled = False
+        self._settled: list[tuple[int, int]] = []
+        self._settled_begin = self._settled_end = 0  # the run that may grow
         self.acked = self.late = self.unknown = self.forged = 0
         self.samples: list[tuple[int, int, int, int]] = []
         self._sampled = 0
@@ -214,7 +223,9 @@ class PendingTable:
 
     def has_no_room(self) -> bool:
         """True if no new message may be delivered: as many are in hand, or parked, as may be."""
-        return self.ack_pending >= self.pending_max or (self.is_ordered and self.parked >= self.parked_max)
+        if self.ack_pending - self.ended >= self.pending_max or self.ended >= _ENDED_MAX:
+            return True
+        return self.is_ordered and self.parked >= self.parked_max
 
     def next_due_us(self) -> _int:
         """Return when `expire` may find something: a lower bound; NEVER: nothing waits for a time."""
@@ -318,6 +329,37 @@ class PendingTable:
                 found.append((self.offsets[index], *one))
             index += 1
         return found
+
+    def holds(self, offset: _int) -> bool:
+        """True if a message is pending."""
+        return self.find(offset) >= 0
+
+    def offsets_between(self, begin: _int, end: _int) -> list[int]:
+        """Return the pending offsets from `begin` to `end`, in order."""
+        found: list[int] = []
+        index = self.lower_bound(begin)
+        while index < self.used and self.offsets[index] < end:
+            if self.marks[index] & _STATE_MASK != _FREE:
+                found.append(self.offsets[index])
+            index += 1
+        return found
+
+    def take_settled(self) -> list[tuple[int, int]]:
+        """Return the ranges that were acked or terminated since the last call."""
+        self._note_settled(-1)
+        found = self._settled
+        self._settled = []
+        return found
+
+    def _note_settled(self, offset: _int) -> None:
+        """Note a message that was acked or terminated; -1: only end the run."""
+        if offset == self._settled_end and self._settled_begin < self._settled_end:
+            self._settled_end += 1
+            return
+        if self._settled_begin < self._settled_end:
+            self._settled.append((self._settled_begin, self._settled_end))
+        self._settled_begin = offset
+        self._settled_end = offset + 1 if offset >= 0 else offset
 
     def size_bytes(self) -> int:
         """Memory of the entries, in bytes."""
@@ -461,6 +503,8 @@ class PendingTable:
                 self.release_all(offset)
                 self.changes.note(_ALL, offset, 0)
             else:
+                if self.takes_settled:
+                    self._note_settled(offset)
                 self.release(self.find(offset))
                 self.changes.note(_SETTLE, offset, 0)
 
@@ -501,6 +545,23 @@ class PendingTable:
             self.set_state(index, _READY)
             self.dues[index] = _NEVER
 
+    def end(self, offset: _int) -> bool:
+        """A message is not delivered any more, and stays pending until it is given up; False: it is not pending.
+
+        It is not noted: the next leader delivers it again if it may.
+        """
+        index = self.find(offset)
+        if index < 0:
+            return False
+        self.set_state(index, _ENDED)
+        self.dues[index] = _NEVER
+        return True
+
+    def has_ended(self, offset: _int) -> bool:
+        """True if a message is pending, and is not delivered any more."""
+        index = self.find(offset)
+        return index >= 0 and self.marks[index] & _STATE_MASK == _ENDED
+
     def give_up(self, offset: _int) -> bool:
         """Take a message out for good; False: it is not pending."""
         index = self.find(offset)
@@ -508,6 +569,8 @@ class PendingTable:
             return False
         self.release(index)
         self.changes.note(_GONE, offset, 0)
+        if self.takes_settled:
+            self._note_settled(offset)
         return True
 
     def remove_range(self, begin: _int, end: _int) -> _int:
@@ -551,7 +614,7 @@ class PendingTable:
     def clear(self) -> None:
         """Forget all entries."""
         self.begin = self.used = 0
-        self.count = self.ack_pending = self.parked = self.ready = self.redelivered = 0
+        self.count = self.ack_pending = self.parked = self.ready = self.redelivered = self.ended = 0
         self._key_counts = {}
         self.next_due_ms = _NEVER
 
@@ -628,6 +691,7 @@ class PendingTable:
         if step:
             self.ready += step
             self._block_ready[index >> _BLOCK_BITS] += step
+        self.ended += (state == _ENDED) - (mark & _STATE_MASK == _ENDED)
         self.marks[index] = mark & ~_STATE_MASK | state
 
     def set_due(self, index: _int, due: _int) -> None:
@@ -647,6 +711,8 @@ class PendingTable:
         end = self.lower_bound(offset + 1)
         for index in range(self.begin, end):
             if self.marks[index] & _STATE_MASK != _FREE:
+                if self.takes_settled:
+                    self._note_settled(self.offsets[index])
                 self.drop(index)
         self.tidy()
 

@@ -38,4 +38,5 @@ def jetstream_gateway(
     consumers = ConsumerApi(gateway, readers, new_name)
     gateway.handlers.update(consumers.handlers())
     gateway.talks.update(consumers.talks())
+    gateway.talks.update(consumers.own_talks())
     return gateway

@@ -2,8 +2,9 @@
 
 Rules: a user is allowed by the consumer's name (`Authorization`), whatever the API's user may do; but a consumer reads
 as the API's user, whichever user made it, so a new one needs the rights of both. A push consumer is made over NATS
-only: its messages go to a subject as the broker publishes them, with more rights on NATS than the user may have. The
-leader answers. An `ApiError` becomes an error of the socket API, with JetStream's code in its details.
+only: its messages go to a subject as the broker publishes them, with more rights on NATS than the user may have; but an
+administrator may restore one. The leader answers. An `ApiError` becomes an error of the socket API, with JetStream's
+code in its details.
 
 | operation | JetStream's              |
 |-----------|--------------------------|
@@ -13,6 +14,8 @@ leader answers. An `ApiError` becomes an error of the socket API, with JetStream
 | `pause`   | CONSUMER.PAUSE, then INFO |
 | `reset`   | CONSUMER.RESET           |
 | `delete`  | CONSUMER.DELETE          |
+| `export`  | none: CONSUMER.EXPORT is asked inside only |
+| `restore` | none: CONSUMER.RESTORE is asked inside only |
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId
 from penstock.jetstream.api_call import ApiCall, ApiSubject
@@ -29,7 +33,8 @@ from penstock.jetstream.conversations import Answered, Asked, Conversation
 from penstock.jetstream.errors import ApiError, invalid_config
 from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.partition_streams import real_ids
-from penstock.jetstream.readers.config import is_name
+from penstock.jetstream.readers.config import DEAD_LETTERS, is_name
+from penstock.jetstream.readers.stored.dead_letters import check_letter_rights
 from penstock.jetstream.stream_config import json_object
 from penstock.jetstream.stream_state import api_time
 from penstock.messages import AskConsumersRequest, AskConsumersResponse, ConsumerOperation, FetchRequest
@@ -57,6 +62,11 @@ def ask_consumers(gateway: Gateway, call: Call) -> None:
     request = call.request
     assert isinstance(request, AskConsumersRequest)
     outbox = gateway.node.outbox
+    if len(call.raw) > limits.CONSUMER_ROW_BYTES_MAX:
+        text = f"the state of a consumer has {len(call.raw):,} bytes; the limit is {limits.CONSUMER_ROW_BYTES_MAX:,}"
+        outbox.reply(call.caller, RemoteError(ErrorCode.TOO_LARGE, text))
+        return
+    call = call._replace(raw=bytes(call.raw))  # it may be part of a large read buffer
 
     def end(answer: bytes | ApiError) -> None:
         if isinstance(answer, ApiError):
@@ -124,7 +134,20 @@ def _steps(gateway: Gateway, call: Call, request: AskConsumersRequest, state: St
         case ConsumerOperation.INFO:
             infos = yield from _asked(gateway, call, name, "CONSUMER.INFO", request.consumer)
         case ConsumerOperation.CREATE:
-            infos = yield from _create(gateway, call, request, state, name)
+            config = _checked_config(gateway, call, request, state)
+            body = {"stream_name": name, "config": config, "action": "create"}
+            infos = yield from _asked(gateway, call, name, "CONSUMER.CREATE", request.consumer, body)
+        case ConsumerOperation.EXPORT:
+            infos = yield from _asked(gateway, call, name, "CONSUMER.EXPORT", request.consumer)
+        case ConsumerOperation.RESTORE:
+            config = _checked_config(gateway, call, request, state)
+            carried = {
+                "config": {**config, "name": request.consumer},
+                "offset": request.next_offset or 0,
+                "deliveries": request.deliveries,
+                "state": call.raw,
+            }
+            infos = yield from _asked(gateway, call, name, "CONSUMER.RESTORE", request.consumer, carried)
         case ConsumerOperation.PAUSE:
             until = {} if request.until_us is None else {"pause_until": api_time(request.until_us)}
             yield from _asked(gateway, call, name, "CONSUMER.PAUSE", request.consumer, until)
@@ -166,23 +189,27 @@ def _list(gateway: Gateway, call: Call, request: AskConsumersRequest, state: Str
     return [*seen, {"skip_next": end if end < page["total"] else None}]
 
 
-def _create(gateway: Gateway, call: Call, request: AskConsumersRequest, state: StreamState, name: str) -> _Infos:
-    """Create a consumer; its user must have the right to read what it reads."""
+def _checked_config(gateway: Gateway, call: Call, request: AskConsumersRequest, state: StreamState) -> dict[str, Any]:
+    """Return the config of a new consumer, whose user must have the right to read what it reads. Raise RemoteError."""
     if not is_name(request.consumer):
         raise RemoteError(ErrorCode.BAD_REQUEST, f"{request.consumer!r} is no name of a consumer: give one token")
     if (refusal := gateway.reading_refusal(state)) is not None:
         raise refusal
     config = json_object(request.config.encode() or b"{}", "ConsumerConfig")
     if config.get("deliver_subject"):
-        raise invalid_config("deliver_subject: a push consumer is created over NATS only, with the rights there")
+        if request.operation is ConsumerOperation.CREATE:
+            raise invalid_config("deliver_subject: a push consumer is created over NATS only, with the rights there")
+        call.auth.need_admin()
     single, several = config.get("filter_subject"), config.get("filter_subjects")
     filters = [single] if single else several or None
     if filters is not None and not (isinstance(filters, list) and all(isinstance(one, str) for one in filters)):
         raise invalid_config("filter_subjects: give a list of subjects")
     subjects = None if filters is None else tuple(filters)
     call.auth.check(FetchRequest(stream_id=state.stream_id, offset=Offset(0), subjects=subjects))
-    body = {"stream_name": name, "config": config, "action": "create"}
-    return (yield from _asked(gateway, call, name, "CONSUMER.CREATE", request.consumer, body))
+    target = (config.get("metadata") or {}).get(DEAD_LETTERS) if isinstance(config.get("metadata"), dict) else None
+    if isinstance(target, str) and target in gateway.node.image.names:
+        check_letter_rights(call.auth, gateway.node.image.by_name(target), "you")
+    return config
 
 
 def _remote_error(error: ApiError) -> RemoteError:

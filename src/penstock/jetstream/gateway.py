@@ -171,6 +171,9 @@ class ReaderNumbers(NamedTuple):
     pulls_waiting: int = 0
     delivered: int = 0
     delivered_bytes: int = 0  # frames on the leaf connection, status messages among them
+    letters_waiting: int = 0  # dead letters that are not stored yet
+    letters_stored: int = 0
+    letters_failed: int = 0  # attempts
     too_large: int = 0  # messages without their value, because nats-server takes none of that size
 
 
@@ -398,13 +401,13 @@ class Gateway:
 
     # What handlers use
 
-    def ask(self, request: Request, now: Now, heard: Heard, *, who: Principal | None = None) -> None:
+    def ask(self, request: Request, now: Now, heard: Heard, *, raw: bytes = b"", who: Principal | None = None) -> None:
         """Ask the node, as the API's user unless another is named; `heard` gets its answer in a later turn."""
         self._last_number += 1
         caller = GatewayCaller(self._last_number)
         self._waiting[caller] = heard
         try:
-            self.node.request(caller, addressed(request), b"", now, self.user if who is None else who)
+            self.node.request(caller, addressed(request), raw, now, self.user if who is None else who)
         except Exception as bug:  # noqa: BLE001 (raised at the end of the event)
             self.note_bug(bug)
             self.node.outbox.reply(caller, RemoteError(ErrorCode.INTERNAL, internal_error().description))

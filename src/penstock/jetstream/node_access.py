@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from penstock.access.handshake import Principal
 from penstock.base.clock import Now
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, StreamId
+from penstock.live.row_set import RowSet
 from penstock.messages import Request, Response
 from penstock.metadata.image import ClusterImage
 from penstock.node.api.last_rows import KeptLasts
@@ -127,6 +128,17 @@ class GatewayNode(Protocol):
 
         See the table in `penstock.node.consumers.consumer_logs`.
         """
+
+    def consume(
+        self, key: PartitionKey, rows: RowSet, done: Callable[[RemoteError | None], None], *, is_awaited: bool = False
+    ) -> None:
+        """Hide rows that no consumer of a partition led here needs; see `penstock.node.api.consumption`."""
+
+    def when_consumed(self, key: PartitionKey, done: Callable[[RemoteError | None], None]) -> None:
+        """Call `done` once all that was given to `consume` before is hidden, or could not be. RemoteError."""
+
+    def tell_interest(self, key: PartitionKey, filters: Collection[str]) -> None:
+        """Tell what the consumers of a partition led here want; none want nothing. RemoteError not_leader."""
 
     def add_consumer_log(self, stream_id: StreamId, done: Callable[[RemoteError | None], None]) -> None:
         """Give a stream logs of consumers, unless it has them; `done` is called once, perhaps before this returns."""

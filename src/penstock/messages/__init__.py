@@ -60,7 +60,14 @@ from penstock.messages.cluster import (
     TakeApiRequest,
     TakeApiResponse,
 )
-from penstock.messages.consumers import AskConsumersRequest, AskConsumersResponse, ConsumerOperation
+from penstock.messages.consumers import (
+    EXPORT_FORMAT,
+    AskConsumersRequest,
+    AskConsumersResponse,
+    ConsumerOperation,
+    ExportedConsumer,
+)
+from penstock.messages.dead_letters import StoreLetterRequest, StoreLetterResponse
 from penstock.messages.deleting import (
     AwaitErasureRequest,
     AwaitErasureResponse,
@@ -243,6 +250,7 @@ from penstock.messages.verifying import RowSum, VerifyRequest, VerifyResponse
 __all__ = [
     "APIS",
     "API_OF_REQUEST",
+    "EXPORT_FORMAT",
     "AddCompanionRequest",
     "AddCompanionResponse",
     "AlterStreamRequest",
@@ -302,6 +310,7 @@ __all__ = [
     "ErrorBody",
     "ExportUsersRequest",
     "ExportUsersResponse",
+    "ExportedConsumer",
     "FetchOffsetsRequest",
     "FetchOffsetsResponse",
     "FetchPosition",
@@ -424,6 +433,8 @@ __all__ = [
     "StatusResponse",
     "StopBrokerRequest",
     "StopBrokerResponse",
+    "StoreLetterRequest",
+    "StoreLetterResponse",
     "StreamInfo",
     "StreamList",
     "TakeApiRequest",

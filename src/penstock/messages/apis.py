@@ -36,6 +36,7 @@ from penstock.messages.cluster import (
     TakeApiResponse,
 )
 from penstock.messages.consumers import AskConsumersRequest, AskConsumersResponse
+from penstock.messages.dead_letters import StoreLetterRequest, StoreLetterResponse
 from penstock.messages.deleting import (
     AwaitErasureRequest,
     AwaitErasureResponse,
@@ -238,6 +239,7 @@ class Api(IntEnum):
     PASS_API_CALLS = 82
     LEASE = 83
     REPORT_API = 84
+    STORE_LETTER = 85
 
 
 class QuotaKind(Enum):
@@ -337,6 +339,7 @@ _TABLE = (
     ApiSpec(Api.PASS_API_CALLS, PassApiCallsRequest, PassApiCallsResponse, 1, 1, True),
     ApiSpec(Api.LEASE, LeaseRequest, LeaseResponse, 1, 1, True),
     ApiSpec(Api.REPORT_API, ReportApiRequest, ReportApiResponse, 1, 1, True),
+    ApiSpec(Api.STORE_LETTER, StoreLetterRequest, StoreLetterResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

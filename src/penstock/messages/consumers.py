@@ -1,4 +1,4 @@
-"""Consumers of JetStream's API: list, show, create, pause, reset and delete them over the socket.
+"""Consumers of JetStream's API: list, show, create, pause, reset, export, restore and delete them over the socket.
 
 They belong to one partition of a stream, and its leader answers. A consumer's info and its config are JSON, with the
 fields of JetStream's API: what a later Penstock tells more of needs no other request.
@@ -7,7 +7,7 @@ fields of JetStream's API: what a later Penstock tells more of needs no other re
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,6 +15,7 @@ from penstock.base import limits
 from penstock.base.ids import PartitionId, TimestampUs
 from penstock.messages.fields import (
     Int32Field,
+    Int64Field,
     OffsetField,
     PartitionField,
     Request,
@@ -34,6 +35,8 @@ class ConsumerOperation(StrEnum):
     PAUSE = "pause"
     RESET = "reset"
     DELETE = "delete"
+    EXPORT = "export"
+    RESTORE = "restore"
 
 
 class AskConsumersRequest(Request, frozen=True, kw_only=True):
@@ -45,6 +48,10 @@ class AskConsumersRequest(Request, frozen=True, kw_only=True):
     | `create`  | `config`: JSON, as `config` of JetStream's CONSUMER.CREATE, without a `deliver_subject`  |
     | `pause`   | `until_us`: nothing is delivered until then; None: it goes on now                        |
     | `reset`   | `next_offset`: where it goes on; None: behind what it has delivered                      |
+    | `restore` | as `create`; also `next_offset` and `deliveries`; or the raw part: `state` of an export  |
+
+    A consumer that is restored has the place and the messages in hand of another one, and nothing else of it: acks of
+    the other one's deliveries name nothing. If it exists with that config, it stays as it is.
     """
 
     stream_id: StreamIdField
@@ -55,12 +62,34 @@ class AskConsumersRequest(Request, frozen=True, kw_only=True):
     config: Annotated[str, msgspec.Meta(max_length=limits.CONSUMER_CONFIG_CHARS_MAX)] = ""
     until_us: Annotated[TimestampUs, msgspec.Meta(ge=0, le=limits.CONSUMER_PAUSE_UNTIL_US_MAX)] | None = None
     next_offset: OffsetField | None = None
+    deliveries: Int64Field = 0
 
 
 class AskConsumersResponse(Response, frozen=True, kw_only=True):
     """The raw part is a JSON array of infos: those of a page, or that of the consumer as it is now; none if deleted.
 
+    Of an export it is a JSON array of one `ExportedConsumer`.
+
     `skip_next`: `skip` of the next page; None: this is the last one.
     """
 
     skip_next: Int32Field | None = None
+
+
+EXPORT_FORMAT = 1
+
+
+class ExportedConsumer(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer with its place and its messages in hand, to be restored at another stream with the same offsets.
+
+    `state`: a snapshot, as `penstock.consumers.rows` has it: the place, and what is in hand with its deliveries and the
+    time that is left; empty: nothing is in hand.
+    """
+
+    format: int = EXPORT_FORMAT
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=limits.CONSUMER_NAME_CHARS_MAX)]
+    config: dict[str, Any]  # JetStream's
+    next_offset: OffsetField  # behind the last message that it has delivered
+    deliveries: Int64Field = 0
+    ack_pending: Int64Field = 0
+    state: Annotated[bytes, msgspec.Meta(max_length=limits.CONSUMER_ROW_BYTES_MAX)] = b""  # Base64 in JSON

@@ -820,6 +820,7 @@ class Node:
         self._offsets.ended(partition)
         self._schemas.ended(partition)
         self._consumer_logs.ended(partition)
+        self._router.letters.ended(partition)
         self.meters.forget(partition.key)
 
     def _resigned(self, partition: Partition) -> None:
@@ -840,6 +841,7 @@ class Node:
         self._offsets.ended(partition)
         self._schemas.ended(partition)
         self._consumer_logs.ended(partition)
+        self._router.letters.ended(partition)
 
 
 def _text(subject: bytes) -> str:

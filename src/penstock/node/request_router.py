@@ -49,6 +49,7 @@ from penstock.messages import (
     ReportArchivedRequest,
     Request,
     SetIntakeRequest,
+    StoreLetterRequest,
     TakeApiRequest,
     TruncateRequest,
     VerifyRequest,
@@ -63,6 +64,7 @@ from penstock.node.api.erasures import Erasures
 from penstock.node.api.expiries import Expiries
 from penstock.node.api.fetch_api import FetchApi
 from penstock.node.api.in_flight_total import InFlightTotal
+from penstock.node.api.letters import Letters
 from penstock.node.api.lookup_api import LookupApi
 from penstock.node.api.mark_snapshots import MarkSnapshots
 from penstock.node.api.metadata_api import Handler, MetadataApi
@@ -148,6 +150,7 @@ class RequestRouter:
         self.schedules = Schedules(context, replicas, self.storing, self.deletions)
         troubles = companions.troubles
         self.consumer_logs = ConsumerLogs(context, cluster, find, replicas.partitions, troubles, append=write)
+        self.letters = Letters(context, self.storing)
         self.mark_snapshots = MarkSnapshots(context, replicas, write=self.storing.append_to_companion)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)
@@ -174,11 +177,12 @@ class RequestRouter:
             VerifyRequest: partial(self.verifying.ask, find),
             ReportArchivedRequest: partial(replicas.archives.ask, find),
             LeaseRequest: replicas.leases.promise,
-            AskConsumersRequest: _without_api,
+            AskConsumersRequest: self._without_api,
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
             ReplicaRangeRequest: partial(replicas.repairs.serve, find),
             MessageIdsRequest: partial(replicas.remote_dedup.serve, find),
+            StoreLetterRequest: partial(self.letters.store, find),
             **self.storing.handlers,
             **self.publishing.handlers,
             **self.offsets.handlers,
@@ -212,7 +216,10 @@ class RequestRouter:
     def _replica_progress(self, call: Call, request: ReplicaProgressRequest) -> None:
         self._replicas.leader_replication.progress(call.caller, request, self._replicas.roles.live, call.now)
 
-
-def _without_api(call: Call, request: AskConsumersRequest) -> None:
-    text = "this broker does not answer JetStream's API (setting jetstream_api = off), so its streams have no consumers"
-    raise RemoteError(ErrorCode.JETSTREAM_OFF, f"{text}; start the brokers with --jetstream-api auto")
+    def _without_api(self, call: Call, request: AskConsumersRequest) -> None:
+        """Refuse; `has_consumers` tells whether consumers may be stored that a broker with the API would serve."""
+        state = self._cluster.image.streams.get(request.stream_id)
+        text = "this broker does not answer JetStream's API (setting jetstream_api = off)"
+        text = f"{text}, so its streams have no consumers; start the brokers with --jetstream-api auto"
+        has_consumers = state is not None and state.has_consumers
+        raise RemoteError(ErrorCode.JETSTREAM_OFF, text, has_consumers=has_consumers)

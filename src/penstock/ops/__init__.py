@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.ops.backup.restoring import RestorePlan as RestorePlan
     from penstock.ops.backup.users import RestoredUsers as RestoredUsers
     from penstock.ops.backup.verifying import VerifiedBackup as VerifiedBackup
+    from penstock.ops.backup.verifying import VerifiedConsumers as VerifiedConsumers
     from penstock.ops.backup.verifying import VerifiedPartition as VerifiedPartition
     from penstock.ops.backup.verifying import VerifiedSchemas as VerifiedSchemas
     from penstock.ops.backup.verifying import VerifiedUsers as VerifiedUsers
@@ -87,6 +88,7 @@ _MODULE_OF = {  # most used names first
     "RestoredStream": "backup.restoring",
     "RestoredUsers": "backup.users",
     "VerifiedBackup": "backup.verifying",
+    "VerifiedConsumers": "backup.verifying",
     "VerifiedPartition": "backup.verifying",
     "VerifiedSchemas": "backup.verifying",
     "VerifiedUsers": "backup.verifying",

@@ -4,6 +4,8 @@ Rules: the copy is paused, so that it stores no other messages; rows keep their 
 the end of the copy, and ends with a comparison of the copied rows by checksums. Deletion in the copy is suspended
 meanwhile. Offsets that the source has deleted before they were copied are a hole, which is reported. The copy gets the
 schemas of the source, before the rows and after the ranges are known: so it has those by which the rows were written.
+A run that lets the copy accept messages gives it the consumers of the source first, as they are then; a copy with the
+retention `interest` gets that behind them: without them it would show no row.
 """
 
 from __future__ import annotations
@@ -27,19 +29,20 @@ from penstock.client.read.filters import Filter
 from penstock.client.values import EARLIEST, LATEST, Message, Start
 from penstock.commitlog.verify.checksums import RangeSums
 from penstock.messages import StreamInfo
-from penstock.ops import carried_schemas, placed_rows
+from penstock.ops import carried_consumers, carried_schemas, placed_rows
 from penstock.ops.errors import ArgumentError
 from penstock.ops.placed_rows import FutureTimes, RowTimes
 from penstock.ops.progress import Progress
 
 
 class Copied(NamedTuple):
-    """Result of one run: `rows` were copied and compared."""
+    """Result of one run: `rows` were copied and compared; `consumers` are in the copy, if it is resumed."""
 
     source: str
     target: str
     rows: int
     is_resumed: bool
+    consumers: int = 0
 
 
 class CopyOptions(NamedTuple):
@@ -47,7 +50,7 @@ class CopyOptions(NamedTuple):
 
     `start`, `end`: only rows from there on, and before there; default: where the log ends now. `subject`: only subjects
     that match. `like`: a stream of the copy's cluster, whose config the copy gets. `resume`: let the copy accept
-    messages at the end. `future_times`: see `FutureTimes`.
+    messages at the end. `future_times`: see `FutureTimes`. `consumers`: with `resume`, those of JetStream's API, too.
     """
 
     start: Start = EARLIEST
@@ -56,6 +59,7 @@ class CopyOptions(NamedTuple):
     like: str | None = None
     resume: bool = False
     future_times: FutureTimes | str = "keep"
+    consumers: bool = True
 
 
 def copy_stream(
@@ -77,7 +81,7 @@ def copy_stream(
     given for several partitions. OperationalError: the target is not paused, or holds other rows.
     """
     there, told = there or here, progress or Progress()
-    start, end, subject, like, resume, future_times = options or CopyOptions()
+    start, end, subject, like, resume, future_times, with_consumers = options or CopyOptions()
     wanted = None if subject is None else Filter(subject=subject)
     info = here.stream(source, timeout=timeout)
     clusters = (here.cluster_id(timeout=timeout), there.cluster_id(timeout=timeout))
@@ -91,7 +95,7 @@ def copy_stream(
     config = job.config(target, like)
     is_sealed, has_age = like is None and info.intake == Intake.SEALED, config.max_age_ms is not None
     config = msgspec.structs.replace(config, **placed_rows.NO_LIMITS) if is_sealed else config
-    made = job.target(config)
+    made = job.target(placed_rows.shown_config(config))
     limits = {} if like is None else {field: getattr(config, field) for field in placed_rows.NO_LIMITS}
     with placed_rows.unfinished_said(made.config, told):
         spans = [job.span(made, number, start, end) for number in range(max(1, len(info.partitions)))]
@@ -104,10 +108,9 @@ def copy_stream(
         rows = sum(job.copy(made, one, advance, before) for one, before in _with_sums(spans))
     if is_sealed and has_age and made.config.max_age_ms is None:
         told.note(placed_rows.SEALED_NOTE.format(made.name))
-    if resume:
-        there.resume_stream(made, timeout=timeout)
+    consumers = job.finish(made, config, with_consumers=with_consumers) if resume else 0
     times.tell(told, made.name)
-    return Copied(info.name, made.name, rows, resume)
+    return Copied(info.name, made.name, rows, resume, consumers)
 
 
 class _Span(NamedTuple):
@@ -210,6 +213,16 @@ class _Job(NamedTuple):
         if found is not None:
             note = self.progress.note
             carried_schemas.register_schemas(self.there, made, found.versions, self.timeout_s, note)
+
+    def finish(self, made: StreamInfo, config: StreamConfig, *, with_consumers: bool) -> int:
+        """Give the copy the consumers of the source, and let it accept messages; return how many consumers it has."""
+        count, note = 0, self.progress.note
+        if with_consumers:
+            found = carried_consumers.read_consumers(self.here, self.source, self.timeout_s, note)
+            count = carried_consumers.restore_consumers(self.there, made, found, self.timeout_s, note)
+        placed_rows.restore_retention(self.there, made, config, self.timeout_s)
+        self.there.resume_stream(made, timeout=self.timeout_s)
+        return count
 
     def _hole(self, made: StreamInfo, partition: int, end: int, first: int, log_start: int) -> None:
         """Report offsets that the copy, which ends at `end`, will lack. OperationalError: the source still has some."""

@@ -179,6 +179,18 @@ def create_target(
     return made
 
 
+def shown_config(config: StreamConfig) -> StreamConfig:
+    """Return `config` for a stream without consumers yet: with retention `interest` it would show none of its rows."""
+    return msgspec.structs.replace(config, retention=msgspec.UNSET) if config.drops_unwanted else config
+
+
+def restore_retention(client: Client, info: StreamInfo, config: StreamConfig, timeout_s: float) -> None:
+    """Give a complete stream the retention of `config`, if `shown_config` left it out."""
+    now = client.stream(info.name, timeout=timeout_s)
+    if config.drops_unwanted and not now.config.drops_unwanted:
+        client.alter_stream(now, retention=config.retention_policy, timeout=timeout_s)
+
+
 def unfinished_note(config: StreamConfig) -> str | None:
     """Return a note if a run into the stream is under way, or has not ended well; with the command to give it up."""
     if config.suspend_deletion is not SuspendDeletion.COPYING:

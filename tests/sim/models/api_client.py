@@ -40,14 +40,16 @@ def fields_of(message: PublishedMessage | None) -> dict[str, Any]:
 class ApiClient:
     """All requests of one run."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: Surroundings, inboxes: bytes = b"_INBOX.api.") -> None:
+        """`inboxes`: prefix of inboxes that no other client has."""
         self._around = around
+        self._inboxes = inboxes
         self._numbers = 0
 
     def inbox(self) -> bytes:
         """Return a new inbox."""
         self._numbers += 1
-        return b"_INBOX.api.%d" % self._numbers
+        return b"%b%d" % (self._inboxes, self._numbers)
 
     def subscribe(self, inbox: bytes, take: Received) -> None:
         self._around.nats.subscribe(inbox, take)

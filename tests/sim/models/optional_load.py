@@ -28,6 +28,7 @@ from tests.sim.models.registering import Registering
 from tests.sim.models.requests import SimClient
 from tests.sim.models.upgrading import Upgrading
 from tests.sim.models.user_models import Tenants
+from tests.sim.models.working import Working
 from tests.sim.plan.plan import Act, PlannedOperation, RunPlan
 
 _NOBODY = "nobody"
@@ -52,7 +53,8 @@ class OptionalLoad:
         self._consumes = Act.CONSUME in acts
         self._batches = Act.BATCH in acts
         self.looks_up = Act.LAST in acts
-        around.serves_api = Act.API in acts
+        self._works, self._calls = Act.WORK in acts, Act.API in acts
+        around.serves_api = self._works or self._calls
         self._around = around
         self._checks = checks
         self.brokers = brokers
@@ -68,6 +70,7 @@ class OptionalLoad:
         self._expecting: Expecting | None = None
         self._gateway: GatewayLoad | None = None
         self._batching: Batching | None = None
+        self._working: Working | None = None
 
     def programs(self, count: int) -> list[SimClient]:
         """Return the clients c1, c2, … of the basic load; with users, c1 is the administrator's."""
@@ -113,7 +116,11 @@ class OptionalLoad:
             chance = self._random("batching")
             self._batching = Batching(self._around, self._checks, refusals, self.brokers, ruler, chance)
             self.acts |= self._batching.acts
-        if self._around.serves_api:
+        if self._works:
+            chance = self._random("working")
+            self._working = Working(self._around, self._checks, refusals, self.brokers, ruler, chance)
+            self.acts |= self._working.acts
+        if self._calls:
             chance = self._random("API")
             self._gateway = GatewayLoad(self._around, self._checks, refusals, self.brokers, ruler, chance)
             self.acts |= self._gateway.acts
@@ -140,6 +147,8 @@ class OptionalLoad:
             self._batching.create()
         if self._gateway is not None:
             self._gateway.create()
+        if self._working is not None:
+            self._working.create()
         if self._upgrading is not None:
             self._upgrading.start()
 
@@ -165,7 +174,7 @@ class OptionalLoad:
         """The streams that the audit also reads."""
         loads = (
             self._tenants, self._registering, self.marking, self._expecting, self._gateway, self._consuming,
-            self._batching,
+            self._batching, self._working,
         )  # fmt: skip
         return [one for load in loads if load is not None for one in load.generations]
 
@@ -174,6 +183,7 @@ class OptionalLoad:
         there = (
             self._ruling, self._tenants, self._importing, self._registering, self.marking, self._expecting,
             self._gateway, self._upgrading, self._consuming, self._batching,
+            self._working,
         )  # fmt: skip
         return any(one.allow_unclean_election(stream_id) for one in there if one is not None)
 
@@ -197,6 +207,8 @@ class OptionalLoad:
             waits.append(self._batching.waits_for(is_stuck))
         if self._gateway is not None:
             waits.append(self._gateway.waits_for(is_stuck))
+        if self._working is not None:
+            waits.append(self._working.waits_for(is_stuck))
         if self._upgrading is not None:
             waits.append(self._upgrading.waits_for())
         return lambda: ", ".join(filter(None, [one() for one in waits]))
@@ -209,5 +221,7 @@ class OptionalLoad:
             self._batching.check()
         if self._gateway is not None:
             self._gateway.check()
+        if self._working is not None:
+            self._working.check()
         if self._ruling is not None:
             self._ruling.check()

@@ -775,8 +775,8 @@ MUTANTS_OF_MARKS = (
     Mutant(
         "what is not committed is decided on",
         _DECISIONS,
-        "        end = partition.committed_end\n        hides_gaps",
-        "        end = partition.log.log_end\n        hides_gaps",
+        "        end = max(begin, partition.committed_end)\n        hides_gaps",
+        "        end = max(begin, partition.log.log_end)\n        hides_gaps",
     ),
     Mutant(
         "readers see what is not decided on",
@@ -831,8 +831,8 @@ MUTANTS_OF_MARKS = (
     Mutant(
         "a snapshot does not say what a limit has decided",
         "penstock.live.live_rows",
-        "log_end=log_end, decided_end=decided_end, limit=self.limit, rollups=self.rollups)\n",
-        "log_end=log_end)\n",
+        "            decided_end=decided_end,\n            limit=self.limit,\n            rollups=self.rollups,\n",
+        "",
     ),
     Mutant(
         "what is left of the marks counts without a snapshot",

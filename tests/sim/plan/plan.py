@@ -75,6 +75,7 @@ class Act(StrEnum):
     SUBJECTS = "subjects"  # of a stream are added or removed
     LAST = "last"  # message of a subject is looked up
     LATEST = "latest"  # messages are published, and the end of the log is looked up, again and again for a moment
+    WORK = "work"  # clients of consumers with acks, and what is asked about these
     API = "api"  # clients of JetStream's API read, write, and make streams
     IMPORT = "import"  # a program imports rows with their offsets and timestamps, is killed, or checks what is stored
 
@@ -259,12 +260,14 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
     has_levels = _is_drawn(seed, "with upgrades") and not needs_newest_level
     if has_levels:
         operations += _drawn_apart(seed, "levels", end_us, 0, _LEVEL_ACTS, LEVEL_OPERATIONS)
-    if _is_drawn(seed, "with logs of consumers") and not has_levels:  # they need the newest level
+    # It needs the level, and acts as no user.
+    has_api = _is_drawn(seed, "with an API") and not has_levels and not _is_drawn(seed, "with users")
+    # They need the newest level; a broker with an API takes all rows of consumers for its own.
+    if _is_drawn(seed, "with logs of consumers") and not has_levels and not has_api:
         operations += _drawn_apart(seed, "consumers", end_us, 0, _CONSUME_ACTS, CONSUME_OPERATIONS)
     if _is_drawn(seed, "with batches") and not has_levels:  # they need the level
         operations += _drawn_apart(seed, "batches", end_us, 0, _BATCH_ACTS, BATCH_OPERATIONS)
-    has_users = _is_drawn(seed, "with users")
-    if _is_drawn(seed, "with an API") and not has_levels and not has_users:  # it needs the level, and acts as no user
+    if has_api:
         operations += _drawn_apart(seed, "API", end_us, 0, _API_ACTS, API_OPERATIONS)
     if _is_drawn(seed, "with subjects"):
         for slot in (0, split_slot):

@@ -170,7 +170,7 @@ def test_each_name_is_in_one_list() -> None:
 @pytest.mark.parametrize(
     ("subject", "lines", "said"),
     [
-        (b"orders.a", "Nats-Schedule: 1", "on orders.a: this version of Penstock does not support Nats-Schedule"),
+        (b"orders.a", "Nats-Schedule: 1", "on orders.a: message schedules is disabled"),
         (b"orders.a", "Nats-Incr: 1", "on orders.a: message counters is disabled"),
         (b"orders.caf\xe9", "", "on orders.caf\\xe9: the subject is not valid UTF-8"),
         (b"orders.*", "", "on orders.*: the subject 'orders.*' holds the wildcard"),

@@ -11,7 +11,9 @@ from penstock.client.link.link import Link
 from penstock.messages import (
     AlterStreamRequest,
     AppendAtRequest,
+    AskConsumersRequest,
     CommitOffsetsRequest,
+    ConsumerOperation,
     CreateStreamRequest,
     SetIntakeRequest,
     TruncateRequest,
@@ -44,7 +46,8 @@ def _ended(run: Callable[[], object], number: int) -> str | None:
     target, is_sent = divmod(number, 2)
 
     async def counted(link: Link, request: Any, *args: Any, **options: Any) -> Any:
-        if not isinstance(request, _CHANGES):
+        is_restored = isinstance(request, AskConsumersRequest) and request.operation is ConsumerOperation.RESTORE
+        if not (is_restored or isinstance(request, _CHANGES)):
             return await call(link, request, *args, **options)
         is_here, seen[0] = seen[0] == target, seen[0] + 1
         if is_here and not is_sent:

@@ -88,6 +88,17 @@ READER_BYTES = Metric(
     _COUNTER,
     "Bytes that they were sent over the leaf connection, with subjects, headers and status messages.",
 )
+LETTERS_WAITING = Metric(
+    "penstock_jetstream_dead_letters_waiting",
+    _GAUGE,
+    "Messages that consumers led here have given up, and whose dead letters are not stored yet.",
+)
+LETTERS = Metric(
+    "penstock_jetstream_dead_letters_total",
+    _COUNTER,
+    "Dead letters of consumers led here: `stored`, and attempts that `failed`.",
+    ("result",),
+)
 READER_TOO_LARGE = Metric(
     "penstock_jetstream_too_large_total",
     _COUNTER,

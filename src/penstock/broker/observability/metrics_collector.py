@@ -214,6 +214,9 @@ class BrokerMetricsCollector:
         yield single(metrics.READER_PULLS, readers.pulls_waiting)
         yield single(metrics.READER_DELIVERIES, readers.delivered)
         yield single(metrics.READER_BYTES, readers.delivered_bytes)
+        yield single(metrics.LETTERS_WAITING, readers.letters_waiting)
+        results = {"stored": readers.letters_stored, "failed": readers.letters_failed}
+        yield Family(metrics.LETTERS, [Sample((result,), count) for result, count in results.items()])
         yield single(metrics.READER_TOO_LARGE, readers.too_large)
 
     def _clients(self) -> Families:

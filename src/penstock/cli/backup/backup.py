@@ -13,7 +13,16 @@ from penstock.cli.terminal import output
 from penstock.cli.terminal.completing import complete_stream
 from penstock.cli.terminal.every import EveryOption, repeated
 from penstock.cli.terminal.failure import clearly, say
-from penstock.cli.terminal.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
+from penstock.cli.terminal.options import (
+    DEFAULT_TIMEOUT,
+    Debug,
+    Json,
+    NoConsumers,
+    Server,
+    Timeout,
+    connected,
+    examples,
+)
 
 if TYPE_CHECKING:
     from penstock.ops import BackedUp
@@ -46,13 +55,14 @@ def backup(
             autocompletion=complete_stream,
         ),
     ] = None,
+    no_consumers: NoConsumers = False,
     every: EveryOption = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Copy the committed messages of streams into a folder, with the streams' configs and the offsets of groups.
+    """Copy the committed messages of streams into a folder, with configs, the offsets of groups, and consumers.
 
     Run it again with the same folder to add the messages that came since. You can interrupt it: complete files are
     kept, and the next run continues. Streams stay in use meanwhile.
@@ -66,13 +76,18 @@ def backup(
     With --every a run that fails is reported, and the next one tries again. Ctrl-C and SIGTERM end the command; its
     exit code is 1 if the last run failed.
 
+    Consumers of JetStream's API come with their configs, their places, and the messages that were delivered and not
+    acked; each run replaces those of the run before, and --no-consumers leaves these as they are. A consumer that is
+    neither durable nor has acks is left out, with a note.
+
     Messages that a stream has since compacted, expired or purged stay in the backup.
     """
     from penstock.ops.backup.adding import Backup
 
     def run(stop: threading.Event | None) -> None:
         with Backup(folder) as written, connected(ctx, server, timeout) as (client, seconds):
-            done = written.add(client, streams, timeout=seconds, progress=output.ShownProgress(), stop=stop)
+            told = output.ShownProgress()
+            done = written.add(client, streams, consumers=not no_consumers, timeout=seconds, progress=told, stop=stop)
         if stop is None or as_json or any(one.rows for one in done.streams):
             _say(folder, done, as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""`penstock restore`: creates streams from a backup, with their offsets, times and groups."""
+"""`penstock restore`: creates streams from a backup, with their offsets, times, groups and consumers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from penstock.cli.terminal.options import (
     Debug,
     FutureTimesOption,
     Json,
+    NoConsumers,
     Server,
     Timeout,
     Yes,
@@ -77,13 +78,14 @@ def restore(
     only_users: Annotated[
         bool, typer.Option("--users-only", help="Create the users of the backup, and no streams.")
     ] = False,
+    no_consumers: NoConsumers = False,
     yes: Yes = False,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Create streams from a backup: the same rows at the same offsets, with the same times, and groups' offsets.
+    """Create streams from a backup: the same rows, offsets and times, groups' offsets, and consumers.
 
     Every file is verified before its stream is created, and the stream is compared with the backup at the end. You can
     interrupt the command and run it again: it continues at the end of each stream; complete streams that accept
@@ -94,6 +96,9 @@ def restore(
     needs an administrator in the target cluster. Existing users are not changed. The command asks first if some of the
     users are administrators, because a backup does not prove who wrote it.
 
+    Consumers of JetStream's API go on where they were when they were backed up: what was in hand then is delivered
+    again once its time is over, with the next count. One that the brokers refuse is left out, with a note.
+
     A stream is paused until it is complete; then it gets its retention, and accepts messages if it did when it was
     backed up. Rows keep their times, so max_age deletes older rows at once: see --without-max-age.
     """
@@ -101,7 +106,8 @@ def restore(
 
     options = RestoreOptions(stream, name, replicas, paused, without_max_age, future_times)
     with as_bad_parameter():
-        wanted = Restore(folder, options._replace(streams=not only_users, users=with_users or only_users))
+        options = options._replace(streams=not only_users, users=with_users or only_users, consumers=not no_consumers)
+        wanted = Restore(folder, options)
     with connected(ctx, server, timeout) as (client, seconds):
         plan = wanted.plan(client, timeout=seconds, progress=output.ShownProgress())
         if not yes:
@@ -139,9 +145,10 @@ def _say(restored: list[RestoredStream], *, as_json: bool) -> None:
         for one in restored:
             output.print_json(one._asdict())
         return
-    table = output.table("stream", "rows", "groups", "intake", right=("rows", "groups"))
+    table = output.table("stream", "rows", "groups", "consumers", "intake", right=("rows", "groups", "consumers"))
     for one in restored:
-        table.add_row(*map(output.cell, (one.stream, output.count_text(one.rows), one.groups, one.intake)))
+        cells = (one.stream, output.count_text(one.rows), one.groups, one.consumers, one.intake)
+        table.add_row(*map(output.cell, cells))
     output.console().print(table)
     for one in restored:
         if one.intake == Intake.PAUSED:

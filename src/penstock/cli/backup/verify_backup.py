@@ -28,6 +28,8 @@ def show_backup(folder: Path, stream: str | None, *, as_json: bool) -> None:
             output.print_json(one._asdict())
         for kept in found.schemas:
             output.print_json(kept._asdict())
+        for carried in found.consumers:
+            output.print_json(carried._asdict())
         if found.users is not None:
             output.print_json(found.users._asdict())
     else:
@@ -43,6 +45,8 @@ def show_backup(folder: Path, stream: str | None, *, as_json: bool) -> None:
         if not found.damaged:
             rows = output.counted(sum(one.rows for one in found.partitions), "row")
             more = "" if found.users is None else f", and of {output.counted(found.users.users, 'user')}"
+            if consumers := sum(one.consumers for one in found.consumers):
+                more = f", of {output.counted(consumers, 'consumer')}{more}"
             if versions := sum(one.versions for one in found.schemas):
                 more = f", of {output.counted(versions, 'schema')}{more}"
             output.console().print(output.cell(f"Sound: a backup of {rows}{more}.", "green"))

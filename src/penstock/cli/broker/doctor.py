@@ -191,7 +191,8 @@ def _of_consumers(client: Client, infos: Sequence[StreamInfo], seconds: float) -
         found += some or ()
         if failed:
             break  # most likely the next ones fail, too, each at its time-out
-    yield from judge_consumers(found, datetime.now(UTC))
+    retentions = {info.config.name: info.config.retention_policy for info in streams if info.config.is_consumed}
+    yield from judge_consumers(found, datetime.now(UTC), retentions)
     yield from failed
     if len(streams) > STREAMS_ASKED_MAX:
         text = f"only {STREAMS_ASKED_MAX} of {len(streams)} streams were looked at"

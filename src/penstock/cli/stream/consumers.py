@@ -218,12 +218,20 @@ def _show(one: ConsumerInfo, *, as_json: bool) -> None:
         else f"{output.count_text(one.ack_pending)}{pending_max}; {output.count_text(one.redelivered)} delivered again",
         "waiting": f"{output.count_text(one.waiting)} requests of clients",
         "order by": one.order_by or "",
+        "dead letters": _letters_line(one),
     }
     width = max(map(len, facts))
     for title, text in facts.items():
         if text:
             say(f"{title:<{width}}  {printable(text)}")
     say(f"{'config':<{width}}  {printable(json.dumps(_plain_config(one.config)))}")
+
+
+def _letters_line(one: ConsumerInfo) -> str:
+    if one.dead_letters is None:
+        return ""
+    waiting = f"; {output.count_text(one.dead_letters_waiting)} wait" if one.dead_letters_waiting else ""
+    return f"to stream {one.dead_letters}{waiting}" + (f": {one.dead_letters_error}" if one.dead_letters_error else "")
 
 
 def _state_line(one: ConsumerInfo) -> str:

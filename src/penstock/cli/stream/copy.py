@@ -17,6 +17,7 @@ from penstock.cli.terminal.options import (
     Debug,
     FutureTimesOption,
     Json,
+    NoConsumers,
     Server,
     StreamArgument,
     SubjectPattern,
@@ -68,6 +69,7 @@ def copy(
         bool,
         typer.Option("--resume", help="Resume the copy once it is complete. Only one stream should store a subject."),
     ] = False,
+    no_consumers: NoConsumers = False,
     future_times: FutureTimesOption = FutureTimes.KEEP,
     to_server: Annotated[
         str | None,
@@ -99,12 +101,14 @@ def copy(
     copied rows by checksums.
 
     You can interrupt it and run it again: it continues at the end of the copy, copies no row twice, and adds new rows.
-    --resume ends that. Offsets of groups are not copied: see `penstock group show` and `penstock group reset`.
+    --resume ends that. It first gives the copy the consumers of JetStream's API that the source has, each where it is
+    then: end their clients before, or they get again what they ack later. Offsets of groups are not copied: see
+    `penstock group show` and `penstock group reset`.
     """
     from penstock.ops.copy import CopyOptions, copy_stream
 
     end = None if until is None else _place(until, "--until")
-    options = CopyOptions(_place(start, "--from"), end, subject, like, resume, future_times)
+    options = CopyOptions(_place(start, "--from"), end, subject, like, resume, future_times, not no_consumers)
     with ExitStack() as stack, as_bad_parameter():
         here, seconds = stack.enter_context(connected(ctx, server, timeout))
         there = here
@@ -128,5 +132,7 @@ def _say(done: Copied, *, as_json: bool) -> None:
         output.print_json(done._asdict())
         return
     say(f"copied {output.counted(done.rows, 'row')} of stream {done.source} to {done.target}, and compared them")
+    if done.consumers:
+        say(f"stream {done.target} has {output.counted(done.consumers, 'consumer')} of {done.source}")
     if not done.is_resumed:
         say_note(f"stream {done.target} is paused: run it again for new messages, and finally with --resume")

@@ -26,6 +26,7 @@ from penstock.cli.terminal.options import (
     Debug,
     FutureTimesOption,
     Json,
+    NoConsumers,
     Server,
     Timeout,
     Yes,
@@ -87,6 +88,7 @@ def import_stream(
             help="Let JetStream stop storing the subject, import the rest, and let Penstock store it. Asks first.",
         ),
     ] = False,
+    no_consumers: NoConsumers = False,
     skip: _SkipUnstorable = False,
     future_times: FutureTimesOption = FutureTimes.KEEP,
     domain: Annotated[
@@ -117,13 +119,16 @@ def import_stream(
     You can interrupt it at any time and run it again: it continues at the end of the stream and copies nothing twice.
     Run it while JetStream is in use, as often as you like; each run adds new messages.
 
-    --cut-over ends that: JetStream's stream gets another subject, the rest is imported, the new stream is resumed, or
-    sealed if JetStream's is. Publishers that wait for acks and retry lose nothing. Without it, `penstock stream resume`
-    is the last step. Once it is complete, it does nothing.
+    --cut-over ends that: JetStream's stream gets another subject, the rest is imported, its consumers are created here,
+    and the new stream is resumed, or sealed if JetStream's is. Publishers that wait for acks and retry lose nothing.
+    Without it, `penstock stream resume` is the last step. Once it is complete, it does nothing.
+
+    A consumer goes on behind its ack floor: JetStream does not tell which messages above it are acked, so all of these
+    are delivered again. What JetStream's consumer acks after the cut-over is delivered again, too.
     """
     from penstock.ops.jetstream.importing import ImportOptions, JetStreamImport
 
-    wanted = ImportOptions(name, subject, replicas, skip, future_times, domain)
+    wanted = ImportOptions(name, subject, replicas, skip, future_times, domain, not no_consumers)
     urls, options = urls_of(nats), login_of(nats_creds) | tls_of(nats_tls_ca, nats_tls_cert, nats_tls_key)
     job: JetStreamImport | None = None
     done: Imported | None = None
@@ -176,10 +181,14 @@ def _say(source: str, done: Imported, *, is_sealed: bool, as_json: bool) -> None
         say_note(f"note: {done.skipped:,} messages were skipped; these are the first")
     if as_json:
         told = {"stream": done.stream, "from": source, "messages": done.messages, "last_sequence": done.last_sequence}
-        output.print_json({**told, "is_cut_over": done.is_cut_over, "skipped": done.skipped})
+        output.print_json(
+            {**told, "is_cut_over": done.is_cut_over, "skipped": done.skipped, "consumers": done.consumers}
+        )
         return
     count = output.counted(done.messages, "message")
     say(f"imported {count} of {source}; {done.stream} has it up to {done.last_sequence}")
+    if done.consumers:
+        say(f"{done.stream} has {output.counted(done.consumers, 'consumer')} of {source}")
     if done.is_cut_over and is_sealed:
         say(f"stream {done.stream} is sealed, as JetStream's stream {source} is")
     elif done.is_cut_over:

@@ -82,6 +82,12 @@ MaxStaleness = Annotated[
 RackOption = Annotated[
     str | None, typer.Option("--rack", metavar="NAME", help="The rack of this client, for --read-from nearest.")
 ]
+NoConsumers = Annotated[
+    bool,
+    typer.Option(
+        "--no-consumers", help="Without the consumers of JetStream's API.  Default: with those that are kept there."
+    ),
+]
 FutureTimesOption = Annotated[
     FutureTimes,
     typer.Option(

@@ -71,6 +71,7 @@ from penstock.client.values import (
 )
 from penstock.messages import (
     ApiDecisionInfo,
+    ExportedConsumer,
     ListUsersResponse,
     LiveRowsInfo,
     StatusResponse,
@@ -1334,6 +1335,26 @@ class StreamConsumers:
     def delete(self, stream: StreamName, name: str, *, partition: int | None = None, timeout: float = 10.0) -> None:
         """Delete a consumer, and what it knows of deliveries and acks; for good. ConsumerNotFound, StreamNotFound."""
         self._thread.run(self._streamconsumers.delete(stream, name, partition=partition, timeout=timeout))
+
+    def export(
+        self, stream: StreamName, name: str, *, partition: int | None = None, timeout: float = 10.0
+    ) -> ExportedConsumer:
+        """Return a consumer with its place and its messages in hand, for `restore`. ConsumerNotFound, StreamNotFound.
+
+        RemoteError bad_request: it has no acks and is not durable, so nothing of it is kept.
+        """
+        return self._thread.run(self._streamconsumers.export(stream, name, partition=partition, timeout=timeout))
+
+    def restore(
+        self, stream: StreamName, exported: ExportedConsumer, *, partition: int | None = None, timeout: float = 10.0
+    ) -> ConsumerInfo:
+        """Create a consumer that goes on where an exported one was: in a stream with the same messages and offsets.
+
+        What was in hand is delivered again when its time is over, and counts on; acks of the exported one's deliveries
+        name nothing here. One that exists with this config stays as it is. ConsumerExists: another one.
+        NotAuthorized: also of a push consumer, which only an administrator restores.
+        """
+        return self._thread.run(self._streamconsumers.restore(stream, exported, partition=partition, timeout=timeout))
 
     def peek(
         self, stream: StreamName, name: str, n: int = 10, *, partition: int | None = None, timeout: float = 10.0

@@ -23,7 +23,13 @@ from penstock.client.read.filters import Filter
 from penstock.client.read.reading import Reader, find_place, partition_number, partition_numbers, plans
 from penstock.client.streams.named_streams import NamedStreams
 from penstock.client.values import EARLIEST, LATEST, Message, MessageList, Start, StreamName, microseconds_of
-from penstock.messages import AskConsumersRequest, AskConsumersResponse, ConsumerOperation, StreamInfo
+from penstock.messages import (
+    AskConsumersRequest,
+    AskConsumersResponse,
+    ConsumerOperation,
+    ExportedConsumer,
+    StreamInfo,
+)
 
 UNTIL_RESUMED = datetime(9999, 1, 1, tzinfo=UTC)
 """The end of a pause without one."""
@@ -52,6 +58,9 @@ class ConsumerInfo(NamedTuple):
     paused_until: datetime | None  # None: it is not paused
     last_delivered: datetime | None  # None: it has delivered nothing
     order_by: str | None  # what is in one hand at a time: "key", "subject" or "token:N"; None: nothing
+    dead_letters: str | None  # the stream for messages that it gives up; None: none
+    dead_letters_waiting: int  # messages that are given up, and are not stored there yet
+    dead_letters_error: str  # why; empty: they are on their way
     config: dict[str, Any]  # JetStream's; durations are nanoseconds
 
     @property
@@ -217,6 +226,48 @@ class StreamConsumers:
             timeout,
         )
 
+    async def export(
+        self, stream: StreamName, name: str, *, partition: int | None = None, timeout: float = 10.0
+    ) -> ExportedConsumer:
+        """Return a consumer with its place and its messages in hand, for `restore`. ConsumerNotFound, StreamNotFound.
+
+        RemoteError bad_request: it has no acks and is not durable, so nothing of it is kept.
+        """
+        info = await self._streams.now(stream, timeout)
+        request = AskConsumersRequest(
+            stream_id=info.stream_id,
+            partition=_own_partition(info, partition),
+            operation=ConsumerOperation.EXPORT,
+            consumer=name,
+        )
+        _, raw = await self._link.call(request, AskConsumersResponse, timeout_s=timeout)
+        (found,) = msgspec.json.decode(bytes(raw), type=list[ExportedConsumer])
+        return found
+
+    async def restore(
+        self, stream: StreamName, exported: ExportedConsumer, *, partition: int | None = None, timeout: float = 10.0
+    ) -> ConsumerInfo:
+        """Create a consumer that goes on where an exported one was: in a stream with the same messages and offsets.
+
+        What was in hand is delivered again when its time is over, and counts on; acks of the exported one's deliveries
+        name nothing here. One that exists with this config stays as it is. ConsumerExists: another one.
+        NotAuthorized: also of a push consumer, which only an administrator restores.
+        """
+        info = await self._streams.now(stream, timeout)
+        number = _own_partition(info, partition)
+        request = AskConsumersRequest(
+            stream_id=info.stream_id,
+            partition=number,
+            operation=ConsumerOperation.RESTORE,
+            consumer=exported.name,
+            config=json.dumps(exported.config),
+            next_offset=exported.next_offset,
+            deliveries=exported.deliveries,
+        )
+        _, raw = await self._link.call(request, AskConsumersResponse, timeout_s=timeout, raw=exported.state)
+        (found,) = msgspec.json.decode(bytes(raw), type=list[dict[str, Any]])
+        return _info(info, number, found)
+
     async def peek(
         self, stream: StreamName, name: str, n: int = 10, *, partition: int | None = None, timeout: float = 10.0
     ) -> list[Message]:
@@ -281,6 +332,7 @@ def _info(stream: StreamInfo, partition: PartitionId, found: dict[str, Any]) -> 
     single, several_filters = config.get("filter_subject"), config.get("filter_subjects")
     acks, pending_max = config.get("ack_policy", "none"), config.get("max_ack_pending") or 0
     paused_until = config.get("pause_until") if found.get("paused") else None
+    letters = found.get("dead_letters") or {}
     return ConsumerInfo(
         name=found["name"],
         stream=stream.name,
@@ -301,6 +353,9 @@ def _info(stream: StreamInfo, partition: PartitionId, found: dict[str, Any]) -> 
         paused_until=None if paused_until is None else _moment(paused_until),
         last_delivered=_moment(delivered["last_active"]) if delivered.get("last_active") else None,
         order_by=(config.get("metadata") or {}).get(ORDER_BY),
+        dead_letters=letters.get("stream"),
+        dead_letters_waiting=letters.get("waiting", 0),
+        dead_letters_error=letters.get("error", ""),
         config=config,
     )
 

@@ -7,7 +7,7 @@ is sent again after a while, for as long as the consumer may still be there; NAT
 | status of the answer                       | then                                          |
 |--------------------------------------------|-----------------------------------------------|
 | 100 (heartbeat)                            | wait on                                       |
-| 404, 408 (nothing there, request ended)    | ask again; without `follow` it is the end     |
+| 404, 408 (nothing there, request ended)    | ask again; the end without `follow`, if nothing is left |
 | 409 leadership change, server shutdown, …  | ask again in a moment                         |
 | 409 consumer deleted                       | `ConsumerNotFound`                            |
 | 503, or silence for two heartbeats         | ask for the consumer's info: is it there?     |
@@ -35,6 +35,7 @@ _EXPIRES_S = 30.0
 _HEARTBEAT_S = 2.0
 _GIVE_BACK_S = 3.0
 _AGAIN_S = 0.25  # after an answer that no leader is there
+_LEFT_S = 0.05  # while messages wait for others of their key, or for room, without `follow`
 _PATIENCE_S = 60.0  # without any answer
 _NOT_FOUND = 10014
 _EXISTS = (10013, 10148)
@@ -128,7 +129,9 @@ async def pulled(place: ApiPlace, batch: int, *, follow: bool) -> AsyncGenerator
                 if status in ("404", "408"):
                     heard_s = clock()
                     if not follow:
-                        return
+                        if left == batch and not await _has_pending(place):
+                            return
+                        await asyncio.sleep(_LEFT_S if left == batch else 0)
                 elif status == "503" or _is_transient(message):
                     await _is_there(place, heard_s + _PATIENCE_S - clock())
                     await asyncio.sleep(_AGAIN_S)
@@ -173,6 +176,12 @@ def _refusal(place: ApiPlace, message: Msg) -> RemoteError:
     if _text(message).lower().startswith("consumer deleted"):
         return ConsumerNotFound(ErrorCode.CONSUMER_NOT_FOUND, text)
     return RemoteError(ErrorCode.BAD_REQUEST, text)
+
+
+async def _has_pending(place: ApiPlace) -> bool:
+    """Return if messages are left that were not delivered yet: they may wait for others of their key."""
+    info = await place.info(5.0)
+    return bool(info.get("num_pending")) and not info.get("paused")
 
 
 async def _is_there(place: ApiPlace, patience_s: float) -> None:

@@ -29,8 +29,6 @@ room for its largest message.
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -38,44 +36,36 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.config import SchemaCheck
+from penstock.base.dead_letters import (
+    DELIVERIES,
+    GROUP,
+    LINE_END,
+    NOTE_BYTES,
+    OFFSET,
+    PARTITION,
+    REASON,
+    STREAM,
+    SUBJECT,
+    VERSION_LINE,
+    dead_letter_subject,
+    fitting,
+    lines_of,
+    own_lines,
+    shown_reason,
+)
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.typed_headers import DEAD_PREFIX, DEAD_SUBJECT, DEAD_SUFFIX, DEAD_TOO_LONG, DEAD_UNFIT
+from penstock.base.typed_headers import DEAD_PREFIX, DEAD_SUFFIX, DEAD_TOO_LONG, DEAD_UNFIT
 from penstock.client.aio import Client
 from penstock.client.errors import StreamExists, StreamNotFound
 from penstock.client.values import Message
 from penstock.frugal.scopes.durable import Delivery
 from penstock.messages import StreamInfo
 
-REASON: Final = "Penstock-Dead-Reason"
-DELIVERIES: Final = "Penstock-Dead-Deliveries"
-GROUP: Final = "Penstock-Dead-Group"
-STREAM: Final = "Penstock-Dead-Stream"
-PARTITION: Final = "Penstock-Dead-Partition"
-OFFSET: Final = "Penstock-Dead-Offset"
-SUBJECT: Final = DEAD_SUBJECT
-HEADER: Final = "Penstock-Dead-Header-"
-"""In front of the name of a header that asked a broker for something."""
-
-REASON_CHARS_MAX: Final = 1_000
-"""Longer reasons are cut."""
 SUFFIX: Final = DEAD_SUFFIX
 """Behind a stream's name: the stream of its dead letters."""
-_NOTE_BYTES: Final = 128  # behind the reason: what was left out
-_BLANK = re.compile(r"[\x00-\x1f\x7f]+")
-_VERSION_LINE, _LINE_END, _BLOCK_END = b"NATS/1.0\r\n", b"\r\n", b"\r\n\r\n"
-_REQUEST = re.compile(
-    rb"nats-(batch-|expected-|incr|msg-id|rollup|schedule|ttl)|penstock-(ack|key|tombstone)", re.IGNORECASE
-)
-"""Begins of the names that `penstock.hot.headers` honours or refuses; more generous, for brokers of later versions."""
 _REFUSALS: Final = (ErrorCode.BAD_REQUEST, ErrorCode.TOO_LARGE, ErrorCode.SCHEMA_MISMATCH)
 """Errors that the same row gets again."""
 _UNCHECKED: Final = "let it count them (`penstock stream alter {} --schema-check count`)"
-
-
-def dead_letter_subject(stream: str, subject: str) -> str:
-    """Return the subject of a dead letter in its stream; `>` gives the pattern of the stream."""
-    made = f"{DEAD_PREFIX}{stream}.{subject}"
-    return made if len(made.encode()) <= limits.SUBJECT_BYTES_MAX else f"{DEAD_PREFIX}{stream}.{DEAD_TOO_LONG}"
 
 
 def original_subject(message: Message) -> str:
@@ -102,19 +92,19 @@ def dead_letter_row(
     What does not fit, or is not to be kept, is left out; the reason says so. `fits`: its subject's schema takes it.
     """
     message = delivery.message
-    value, theirs, reason = message.value, _lines_of(message), shown_reason(reason)
+    value, theirs, reason = message.value, lines_of(message.header_block or b""), shown_reason(reason)
     kept, left_out = theirs, []
     ours = _own_lines(delivery, group, reason)
-    frame = len(_VERSION_LINE) + len(ours) + len(_LINE_END)
+    frame = len(VERSION_LINE) + len(ours) + len(LINE_END)
     headers_max = min(bytes_max - len(value or b""), limits.HEADER_BLOCK_BYTES_MAX)
     is_all_kept = (keeps_headers or not theirs) and (keeps_value or not value)
     if not is_all_kept or frame + sum(map(len, theirs)) > headers_max:
-        frame += _NOTE_BYTES
+        frame += NOTE_BYTES
         if value and (not keeps_value or frame + len(value) > bytes_max):
             left_out.append(f"the value of {len(value)} bytes")
             value = b""  # None would be a tombstone
         headers_max = min(bytes_max - len(value or b""), limits.HEADER_BLOCK_BYTES_MAX)
-        kept = _fitting(theirs, headers_max - frame) if keeps_headers else []
+        kept = fitting(theirs, headers_max - frame) if keeps_headers else []
         if len(kept) < len(theirs):
             left_out.append(f"the last {len(theirs) - len(kept)} of {len(theirs)} headers")
         ours = _own_lines(delivery, group, f"{reason} (left out: {', '.join(left_out)})")
@@ -122,7 +112,7 @@ def dead_letter_row(
         "subject": dead_letter_subject(stream, original_subject(message) if fits else DEAD_UNFIT),
         "key": message.key,
         "value": value,
-        "headers": _VERSION_LINE + ours + b"".join(kept) + _LINE_END,
+        "headers": VERSION_LINE + ours + b"".join(kept) + LINE_END,
     }
 
 
@@ -137,30 +127,7 @@ def _own_lines(delivery: Delivery, group: str, reason: str) -> bytes:
         OFFSET: str(message.offset),
         SUBJECT: original_subject(message),
     }
-    return b"".join(f"{name}: {value}\r\n".encode() for name, value in ours.items())
-
-
-def _fitting(lines: Sequence[bytes], bytes_max: int) -> list[bytes]:
-    """Return the first lines, as many as fit."""
-    used = itertools.accumulate(map(len, lines))
-    return [line for line, end in zip(lines, used, strict=True) if end <= bytes_max]
-
-
-def shown_reason(reason: str) -> str:
-    """Return a reason as one line that a header takes."""
-    text = _BLANK.sub(" ", reason).strip()
-    if len(text) > REASON_CHARS_MAX:
-        text = text[: REASON_CHARS_MAX - 3] + "..."
-    return text.encode("utf-8", "backslashreplace").decode() or "unknown"
-
-
-def _lines_of(message: Message) -> list[bytes]:
-    """Return the lines of a message's header block; none if NATS passed on something that is no block."""
-    block = message.header_block
-    if not block or not block.startswith(b"NATS/1.0") or not block.endswith(_BLOCK_END):
-        return []
-    _, *lines = block[: block.index(_BLOCK_END)].split(_LINE_END)  # the first line may have a status
-    return [(HEADER.encode() if _REQUEST.match(line) else b"") + line + _LINE_END for line in lines]
+    return own_lines(ours)
 
 
 class DeadLetters:

@@ -28,6 +28,8 @@ COLUMNS: tuple[Literal["offset", "timestamp", "subject", "value", "headers"], ..
     "headers",
 )
 """Columns of a fetch with a filter."""
+KEYED_COLUMNS: tuple[Literal["offset", "timestamp", "subject", "value", "headers", "key"], ...] = (*COLUMNS, "key")
+"""The same for a stream with an order by key."""
 _ROWS_MAX = 16_384
 _CHUNK_BYTES = 200  # of the objects of one chunk
 
@@ -35,13 +37,22 @@ _CHUNK_BYTES = 200  # of the objects of one chunk
 class Chunk:
     """All rows in [begin, end) that a filter (None: no filter) has let through, decoded."""
 
-    __slots__ = ("begin", "end", "filters", "hidden", "rows", "size_bytes")
+    __slots__ = ("begin", "end", "filters", "has_keys", "hidden", "rows", "size_bytes")
 
-    def __init__(self, begin: int, end: int, rows: Sequence[DecodedRows], filters: tuple[str, ...] | None) -> None:
+    def __init__(
+        self,
+        begin: int,
+        end: int,
+        rows: Sequence[DecodedRows],
+        filters: tuple[str, ...] | None,
+        *,
+        has_keys: bool = False,
+    ) -> None:
         self.begin = begin
         self.end = end
         self.rows = rows
         self.filters = filters
+        self.has_keys = has_keys  # they were read, too
         self.hidden: RowSet | None = None  # the rows in it are marked
         self.size_bytes = _CHUNK_BYTES + sum(one.size_bytes() for one in rows)
 
@@ -82,27 +93,39 @@ def without_hidden(offsets: bytes, hidden: RowSet | None) -> bytes:
     return bytes(memoryview(found.buffers()[1])[: 8 * len(found)])
 
 
-def decoded(begin: int, response: FetchResponse, payload: Payload, filters: tuple[str, ...] | None) -> Chunk:
+def decoded(
+    begin: int, response: FetchResponse, payload: Payload, filters: tuple[str, ...] | None, *, has_keys: bool = False
+) -> Chunk:
     """Return the rows from `begin` on in the answer of a fetch. CorruptionError, OSError."""
-    raw = _read(payload)
+    raw = read_payload(payload)
     end = int(response.end_offset)
     if filters is None:
         batches = _batches(raw, int(response.base_offset), (begin, end))
     else:
-        schema = projecting.schema_of(COLUMNS)
-        batches = (
-            iter(()) if not raw else projecting.from_stream(memoryview(raw), response.raw_crc, schema, source="the log")
-        )
+        batches = _projected(raw, response, has_keys=has_keys)
     found = [batch for batch in batches if batch.num_rows]
-    copies = 2 * sum(map(_text_bytes, found)) < len(raw)
+    names = ("subject", "value", "headers", "key") if has_keys else ("subject", "value", "headers")
+    copies = 2 * sum(_text_bytes(batch, names) for batch in found) < len(raw)
     rows, position = [], begin
     for batch in found:
-        rows.append(_rows(batch, position, copies=copies))
+        rows.append(_rows(batch, position, copies=copies, has_keys=has_keys))
         position = rows[-1].end_offset
-    return Chunk(begin, end, rows, filters)
+    return Chunk(begin, end, rows, filters, has_keys=has_keys)
 
 
-def _read(payload: Payload) -> bytes | bytearray:
+def keyed_batches(response: FetchResponse, payload: Payload) -> Iterator[pa.RecordBatch]:
+    """Return the rows in the answer of a fetch of KEYED_COLUMNS. CorruptionError, OSError."""
+    return _projected(read_payload(payload), response, has_keys=True)
+
+
+def _projected(raw: bytes | bytearray, response: FetchResponse, *, has_keys: bool) -> Iterator[pa.RecordBatch]:
+    if not raw:
+        return iter(())
+    schema = projecting.schema_of(KEYED_COLUMNS if has_keys else COLUMNS)
+    return projecting.from_stream(memoryview(raw), response.raw_crc, schema, source="the log")
+
+
+def read_payload(payload: Payload) -> bytes | bytearray:
     """Return the raw part of an answer."""
     if payload is None:
         return b""
@@ -114,7 +137,7 @@ def _read(payload: Payload) -> bytes | bytearray:
             return file.read_at(payload.position, payload.length)
         finally:
             file.close()
-    return b"".join(map(_read, payload))
+    return b"".join(map(read_payload, payload))
 
 
 def _batches(raw: bytes | bytearray, base_offset: int, wanted: tuple[int, int]) -> Iterator[pa.RecordBatch]:
@@ -146,11 +169,11 @@ def _between(batch: pa.RecordBatch, begin: int, end: int) -> pa.RecordBatch:
     return batch.filter(pc.and_(pc.greater_equal(offsets, begin), pc.less(offsets, end)))
 
 
-def _text_bytes(batch: pa.RecordBatch) -> int:
-    return sum(int(batch.column(name).nbytes) for name in ("subject", "value", "headers"))
+def _text_bytes(batch: pa.RecordBatch, names: Sequence[str]) -> int:
+    return sum(int(batch.column(name).nbytes) for name in names)
 
 
-def _rows(batch: pa.RecordBatch, begin: int, *, copies: bool) -> DecodedRows:
+def _rows(batch: pa.RecordBatch, begin: int, *, copies: bool, has_keys: bool) -> DecodedRows:
     """Return the rows of a checked batch; they are all from offset `begin` on up to the last of them."""
     headers = batch.column("headers")
     return DecodedRows(
@@ -160,6 +183,7 @@ def _rows(batch: pa.RecordBatch, begin: int, *, copies: bool) -> DecodedRows:
         _texts(batch.column("subject"), copies=copies),
         _texts(batch.column("value"), copies=copies),
         None if headers.null_count == len(headers) else _texts(headers, copies=copies),
+        _texts(batch.column("key"), copies=copies) if has_keys else None,
     )
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.subjects import is_wildcard, is_within, matches, subject_mistake
+from penstock.consumers.config import ORDER_KEY, ORDER_NONE, order_of
 from penstock.jetstream.errors import ApiError, consumer_refusal, invalid_config, invalid_json, name_mismatch
 from penstock.jetstream.readers.ack_checks import (
     ACK_PENDING_DEFAULT,
@@ -48,6 +49,11 @@ MAX_WAITING_DEFAULT = 512  # as JetStream
 INACTIVE_NS_DEFAULT = 5_000_000_000  # as JetStream
 ACK_PENDING_MAX = 1_000_000
 """Messages without an ack of one consumer, some 40 bytes each."""
+
+ORDER_BY = "penstock.order_by"
+"""Key of the metadata: what is in one hand at a time (`key`, `subject` or `token:N`)."""
+DEAD_LETTERS = "penstock.dead_letters"
+"""Key of the metadata: the stream for messages that reached max_deliver, or were terminated."""
 
 _MS = 1_000_000  # ns
 _INT = "int"
@@ -124,7 +130,8 @@ NOTES = {
     "idle_heartbeat": "push only, from 100 ms on",
     "deliver_subject": "makes a push consumer; no subject that a stream stores",
     "inactive_threshold": "0: 5 s; of a durable consumer: none",
-    "metadata": "up to 16 KiB",
+    "metadata": "up to 16 KiB; with `penstock.order_by` ([order by key](../how-to/order-by-key.md)) and "
+    "`penstock.dead_letters` ([dead letters](../how-to/dead-letters.md))",
     "priority_groups": "pull only",
     "priority_policy": "all four",
     "priority_timeout": "of `pinned_client`; 0: 2 minutes",
@@ -253,6 +260,13 @@ class ReaderConfig(msgspec.Struct, frozen=True):
     priority: str = "none"  # the policy
     priority_groups: tuple[str, ...] = ()
     pin_us: int = 0
+    order: int = ORDER_NONE  # as `consumers.config` numbers them
+    dead_letters: str = ""  # the stream for messages that are given up
+
+    @property
+    def needs_keys(self) -> bool:
+        """True if its rows have to be read with their keys."""
+        return self.order == ORDER_KEY
 
     @property
     def is_stored(self) -> bool:
@@ -262,6 +276,12 @@ class ReaderConfig(msgspec.Struct, frozen=True):
     @property
     def is_push(self) -> bool:
         return bool(self.deliver_subject)
+
+    @property
+    def told_filters(self) -> tuple[str, ...]:
+        """The filters as its client gave them."""
+        one = self.told.get("filter_subject")
+        return (one,) if one else tuple(self.told.get("filter_subjects", ()))
 
     def told_as(self) -> Config:
         """Return `config` of a consumer's info."""
@@ -319,7 +339,32 @@ def _of(config: Config, filters: tuple[str, ...]) -> ReaderConfig:
         priority=config["priority_policy"],
         priority_groups=tuple(config["priority_groups"]),
         pin_us=config["priority_timeout"] // 1_000,
+        order=_order(config),
+        dead_letters=_dead_letters(config),
     )
+
+
+def _order(config: Config) -> int:
+    """Return the order by key. Raise ApiError."""
+    order_by = config["metadata"].get(ORDER_BY)
+    if order_by is None:
+        return ORDER_NONE
+    if config["ack_policy"] != "explicit":
+        raise invalid_config(f"{ORDER_BY}: a consumer with an order takes an ack of each message; ack_policy: explicit")
+    try:
+        return order_of(order_by)
+    except ValueError as error:
+        raise invalid_config(f"{ORDER_BY}: {error}") from None
+
+
+def _dead_letters(config: Config) -> str:
+    """Return the name of the stream of dead letters; empty: none. Raise ApiError."""
+    stream: str = config["metadata"].get(DEAD_LETTERS, "")
+    if stream and config["ack_policy"] != "explicit":
+        raise invalid_config(
+            f"{DEAD_LETTERS}: only a consumer with an ack of each message has them; ack_policy: explicit"
+        )
+    return stream
 
 
 def stored_config(told: Config, filters: tuple[str, ...]) -> ReaderConfig:
@@ -353,6 +398,8 @@ def check_update(old: ReaderConfig, new: ReaderConfig) -> None:
             raise consumer_refusal(10012, f"can not update {kinds[0]} consumer to {kinds[1]} based", 500)
         if _value(old, name) != _value(new, name):
             raise consumer_refusal(10012, f"{words} can not be updated", 500)
+    if old.order != new.order:
+        raise consumer_refusal(10012, f"{ORDER_BY} can not be updated", 500)
     if old.is_durable != new.is_durable:
         raise consumer_refusal(10012, "durable name can not be updated", 500)
 

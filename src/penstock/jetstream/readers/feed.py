@@ -96,6 +96,7 @@ class Feed:
         self.unsettled: list[tuple[Reader, Pending]] = []  # counted beyond the tail
         self.retry_us: int | None = None  # when the tail is asked for again, after an error
         self.fetching: dict[tuple[tuple[str, ...] | None, int], list[Reader]] = {}
+        self.needs_keys = False  # a consumer has, or had, an order by key: rows are read with their keys
         self.flow_sid: int | None = None  # of the subscription to the answers of flow-control messages
         self.version: object = None  # changes with what is deleted; see `look`
         self._look: Callable[[], Shown | None] = shown
@@ -167,6 +168,12 @@ class Feed:
         used = {reader.config.filters for reader in self.readers.values()}
         self._filters = {patterns: one for patterns, one in self._filters.items() if patterns in used}
 
+    def need_keys(self) -> None:
+        """Have rows read with their keys from now on; those in memory may have none."""
+        if not self.needs_keys:
+            self.needs_keys = True
+            self._forget_rows()
+
     # The tail
 
     def take(self, chunk: Chunk) -> None:
@@ -177,6 +184,10 @@ class Feed:
             for rows in chunk.rows:
                 one.seen += one.count(rows, chunk.begin)
         self.tail_end = chunk.end
+        if self.needs_keys and not chunk.has_keys:  # it was read before they were needed
+            self._recent.clear()
+            self._recent_bytes = 0
+            return
         self._recent.append(chunk)
         self._recent_bytes += chunk.size_bytes
         while self._recent_bytes > RECENT_BYTES_MAX and len(self._recent) > 1:
@@ -238,6 +249,8 @@ class Feed:
 
     def keep(self, chunk: Chunk) -> None:
         """Keep rows that were read for readers that catch up."""
+        if self.needs_keys and not chunk.has_keys:
+            return  # it was read before they were needed
         self._cache.add(self.stream_id, chunk)
 
     # Followers

@@ -15,6 +15,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
+from penstock.consumers.state import CARRIED_NUMBER_MAX, ConsumerState
 from penstock.hot.deliveries import UNLIMITED
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
@@ -46,10 +47,11 @@ from penstock.jetstream.readers.pulls import BadPullError, go_duration, parsed_p
 from penstock.jetstream.readers.reader import Reader, new_cursor
 from penstock.jetstream.readers.starting import Start, pending_of, shown_now, start_of
 from penstock.jetstream.readers.stored.led import LedConsumer, ack_config, told_bytes
+from penstock.jetstream.readers.stored.removals import Coming
 from penstock.jetstream.readers.table import READERS_MAX, Readers
 from penstock.jetstream.stream_config import consumer_limits, json_object
 from penstock.jetstream.stream_state import NO_TIME, api_time, need_one_partition
-from penstock.messages import FetchRequest
+from penstock.messages import ExportedConsumer, FetchRequest
 from penstock.metadata.image import StreamState
 
 NAMES_PER_ANSWER = 1_024  # as JetStream
@@ -57,6 +59,15 @@ INFOS_PER_ANSWER = 256  # as JetStream
 OPENING_MAX = 64
 """Readers that are being created at once."""
 _Info = Generator[Asked, list[Answered], dict[str, Any]]
+
+
+class Carried(msgspec.Struct):
+    """Where a restored consumer goes on: at `offset`, or as `state` of an export says."""
+
+    config: dict[str, Any]
+    offset: int = 0
+    deliveries: int = 0
+    state: bytes = b""
 
 
 class ConsumerApi:
@@ -87,6 +98,11 @@ class ConsumerApi:
         }
         return {name: partial(self._when_known, talk) for name, talk in talks.items()}
 
+    def own_talks(self) -> Mapping[str, Talk]:
+        """Return what only the socket API asks for."""
+        talks = {"CONSUMER.EXPORT": self._export, "CONSUMER.RESTORE": self._restore}
+        return {name: partial(self._when_known, talk) for name, talk in talks.items()}
+
     def handlers(self) -> Mapping[str, Handler]:
         def talking(talk: Talk) -> Handler:
             def handle(call: ApiCall, subject: ApiSubject, now: Now) -> None:
@@ -106,7 +122,12 @@ class ConsumerApi:
     # Create
 
     def _create(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
-        request = parsed_request(call.payload, subject.stream)
+        return (yield from self._made(parsed_request(call.payload, subject.stream), subject, now))
+
+    def _made(
+        self, request: ConsumerRequest, subject: ApiSubject, now: Now, carried: Carried | None = None
+    ) -> Conversation:
+        """Create or update a consumer; `carried`: where a new one goes on."""
         given = dict(request.config)
         name, _, filtered = subject.rest.partition(".")
         is_durable = subject.operation == "CONSUMER.DURABLE.CREATE"
@@ -135,6 +156,9 @@ class ConsumerApi:
         if existing is not None:
             given["pause_until"] = existing.config.told.get("pause_until", "")
         config = self._readable(state, reader_config(state, given, pedantic=request.is_pedantic))
+        if config.dead_letters and (existing is None or existing.config.dead_letters != config.dead_letters):
+            self._stored.dead_letters.check_target(state, config.dead_letters)
+        self._readers.removals.check_new(state, config, place[1], self._readers.of(state))
         if existing is not None:
             yield from self._update(state, existing, config, request, now)
             reader = existing
@@ -143,7 +167,7 @@ class ConsumerApi:
         else:
             self._creating.add(place)
             try:
-                reader = yield from self._open(state, config, place[1], now)
+                reader = yield from self._open(state, config, place[1], carried)
             finally:
                 self._creating.discard(place)
         return json_answer(subject.operation, **(yield from self._fields(reader)))
@@ -175,7 +199,7 @@ class ConsumerApi:
         return config
 
     def _open(
-        self, state: StreamState, config: ReaderConfig, name: str, now: Now
+        self, state: StreamState, config: ReaderConfig, name: str, carried: Carried | None
     ) -> Generator[Asked, list[Answered], Reader]:
         readers = self._readers
         if not readers.deliveries.is_up:
@@ -189,11 +213,38 @@ class ConsumerApi:
         if config.is_stored:
             yield from self._obtain_log(state)
         feed = readers.feed(state)
+        coming = self._expect(state, feed, config, name)
+        try:
+            return (yield from self._open_expected(state, feed, config, name, coming, carried))
+        finally:
+            readers.removals.arrived(coming)
+
+    def _expect(self, state: StreamState, feed: Feed, config: ReaderConfig, name: str) -> Coming | None:
+        """Have a stream whose messages go with acks keep them for a consumer that is being created. Raise ApiError."""
+        removals = self._readers.removals
+        now_state = self._gateway.stream_of(state.stream_id) or state
+        removals.check_new(now_state, config, name, self._readers.of(state))
+        return removals.expect(now_state, feed, config, name)
+
+    def _open_expected(
+        self,
+        state: StreamState,
+        feed: Feed,
+        config: ReaderConfig,
+        name: str,
+        coming: Coming | None,
+        carried: Carried | None,
+    ) -> Generator[Asked, list[Answered], Reader]:
+        """Create a consumer that is expected."""
+        readers = self._readers
         self._opening += 1
         feed.opening += 1
         try:
+            if coming is not None:
+                yield from done(partial(readers.removals.when_removed, state.stream_id))
             shown = yield from shown_now(feed)
-            start = yield from start_of(state, config, shown)
+            made = self._carried_state(config, name, carried, shown.end) if carried else None
+            start = Start(made.table.next_offset) if made else (yield from start_of(state, config, shown))
             readers.check_room(start)
             pending = yield from pending_of(feed, config.filters, start, shown)
         finally:
@@ -214,10 +265,14 @@ class ConsumerApi:
         elif name in feed.readers:
             raise consumer_refusal(10013, "consumer name already in use")
         if config.is_stored:
-            reader = yield from self._store(state, feed, config, name, start)
+            reader = yield from self._store(
+                state, feed, config, name, made or self._new_state(config, name, start.offset)
+            )
             reader.cursor.want(start.wanted, start.resume)
             reader.told_pending = pending.messages
             readers.begin(feed, reader, pending, self._gateway.node.now)
+            if made is not None and reader.led is not None:
+                self._stored.expire(reader, reader.led, self._gateway.node.now, is_new=True)
             return reader
         now = self._gateway.node.now
         cursor = new_cursor(feed.filter_of(config.filters), state.name, name, start.offset)
@@ -236,16 +291,32 @@ class ConsumerApi:
             yield from done(partial(leaderships.add_log, state))
             yield from done(partial(leaderships.obtain, state))
 
+    def _new_state(self, config: ReaderConfig, name: str, offset: int) -> ConsumerState:
+        return self._stored.leaderships.new_state(name, self._new_name(), config, offset, self._gateway.node.now)
+
+    def _carried_state(self, config: ReaderConfig, name: str, carried: Carried, log_end: int) -> ConsumerState:
+        """Return the state of a consumer that goes on where another one was. Raise RemoteError."""
+        if not config.is_stored:
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"consumer {name!r} has no acks and is not durable")
+        if carried.state:
+            now = self._gateway.node.now
+            leaderships = self._stored.leaderships
+            return leaderships.carried_state(name, self._new_name(), config, carried.state, log_end, now)
+        if carried.deliveries > CARRIED_NUMBER_MAX:
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"deliveries: {carried.deliveries} is above {CARRIED_NUMBER_MAX}")
+        made = self._new_state(config, name, min(carried.offset, log_end))
+        made.table.delivered = carried.deliveries
+        return made
+
     def _store(
-        self, state: StreamState, feed: Feed, config: ReaderConfig, name: str, start: Start
+        self, state: StreamState, feed: Feed, config: ReaderConfig, name: str, made: ConsumerState
     ) -> Generator[Asked, list[Answered], Reader]:
         """Store a new consumer. Raise RemoteError, ApiError."""
         leaderships = self._stored.leaderships
         one = leaderships.of(state.stream_id)
         if one is None or not self._readers.has_feed(feed):
             raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
-        now = self._gateway.node.now
-        made = leaderships.new_state(name, self._new_name(), config, start.offset, now)
+        created_us = self._gateway.node.now.wall_us
         found: list[Reader] = []
 
         def store(told: Callable[[RemoteError | None], None]) -> None:
@@ -257,7 +328,7 @@ class ConsumerApi:
             if error is None and leaderships.of(state.stream_id) is one and self._readers.has_feed(feed):
                 if name in feed.readers:  # one without acks has come meanwhile
                     self._readers.remove([feed.readers[name]])
-                found.append(leaderships.add_reader(one, feed, name, config, made, now.wall_us, self._gateway.node.now))
+                found.append(leaderships.add_reader(one, feed, name, config, made, created_us, self._gateway.node.now))
                 self._stored.advisories.acted(feed.name, name, "create")
             told(error)
 
@@ -266,6 +337,35 @@ class ConsumerApi:
         if not found:
             raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
         return found[0]
+
+    # Carry to another stream
+
+    def _export(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
+        """Return a stored consumer as it is now, with what is in hand."""
+        yield from ()
+        reader = self._reader(subject)
+        if (led := reader.led) is None or led.is_deleted:
+            text = f"consumer {reader.name!r} has no acks and is not durable: nothing of it is kept"
+            raise RemoteError(ErrorCode.BAD_REQUEST, text)
+        self._stored.step_over(reader, led, now)
+        table = led.state.table
+        exported = ExportedConsumer(
+            name=reader.name,
+            config=reader.config.told,
+            next_offset=Offset(table.next_offset),
+            deliveries=table.delivered,
+            ack_pending=table.ack_pending,
+            state=led.state.export(),
+        )
+        return msgspec.json.encode(exported)
+
+    def _restore(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
+        """Create a consumer that goes on where another one was, unless it exists."""
+        carried = msgspec.json.decode(call.payload, type=Carried)
+        config = {"inactive_threshold": 0, **carried.config}  # told if it is none: an existing one is compared with it
+        body = {"stream_name": subject.stream, "config": config, "action": "create"}
+        request = parsed_request(msgspec.json.encode(body), subject.stream)
+        return (yield from self._made(request, subject, now, carried))
 
     def _check_inbox(self, subject: str) -> None:
         """Raise ApiError if nothing may be delivered there, or it would come back."""
@@ -308,6 +408,7 @@ class ConsumerApi:
             self._readers.reconfigure(reader, config, now)
             self._readers.move(reader, Start(reader.cursor.next_offset), pending, now)
             feed.readers_left(1)
+            self._readers.removals.filters_changed(feed, reader)
         else:
             self._readers.reconfigure(reader, config, now)
 
@@ -315,7 +416,10 @@ class ConsumerApi:
         self, reader: Reader, led: LedConsumer, config: ReaderConfig
     ) -> Generator[Asked, list[Answered], None]:
         """Store another config of a consumer. Raise RemoteError."""
-        told = told_bytes(reader.name, reader.created_us, config)
+        if config.filters != reader.config.filters and led.state.table.takes_settled:
+            shown = self._readers.feed_of_reader(reader).look()
+            led.since = max(led.since, led.state.table.next_offset, 0 if shown is None else shown.end)
+        told = told_bytes(reader.name, reader.created_us, config, led.since)
         yield from done(partial(led.writes.store, led, led.state.update(ack_config(config), told)))
 
     # About one or all
@@ -351,7 +455,7 @@ class ConsumerApi:
             table = reader.led.state.table
             last = table.floor_offset() if table.count else cursor.last_offset + 1
             floor = {"consumer_seq": table.floor_sequence(), "stream_seq": last}
-            in_hand, redelivered = table.ack_pending, table.redelivered
+            in_hand, redelivered = table.ack_pending - table.ended, table.redelivered
         fields: dict[str, Any] = {
             "stream_name": self._readers.stream_name(reader),
             "name": reader.name,
@@ -369,6 +473,11 @@ class ConsumerApi:
         if reader.is_paused(now.wall_us):
             fields["paused"] = True
             fields["pause_remaining"] = (reader.config.pause_us - now.wall_us) * 1_000
+        if reader.led is not None and reader.config.dead_letters:
+            letters = self._stored.dead_letters.told(reader.led)
+            fields["dead_letters"] = {"stream": reader.config.dead_letters, "waiting": letters.waiting}
+            if letters.failure:
+                fields["dead_letters"]["error"] = letters.failure
         fields["ts"] = api_time(now.wall_us)
         if reader.led is not None and (priorities := reader.led.priorities) is not None:
             pinned = api_time(priorities.pinned_wall_us) if priorities.pin else NO_TIME
@@ -414,8 +523,11 @@ class ConsumerApi:
         reader = self._reader(subject)
         if reader.led is not None and not reader.led.is_deleted:
             yield from done(partial(self._stored.delete, [reader]))
+        is_stored = reader.led is not None
         if self._readers.is_here(reader):
             self._readers.remove([reader])
+        if is_stored:
+            yield from done(partial(self._readers.removals.when_removed, reader.stream_id))
         return json_answer(subject.operation, success=True)
 
     def _pause(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
@@ -480,7 +592,11 @@ class ConsumerApi:
         reader.restart(start.offset)
         self._readers.move(reader, start, pending, now)
         if led is not None:
-            rows = led.state.take_rows(self._gateway.node.now.elapsed_us)
+            if led.state.table.takes_settled:
+                led.since = start.offset
+                self._readers.removals.filters_changed(feed, reader)
+            told = told_bytes(reader.name, reader.created_us, config, led.since)
+            rows = led.state.update(ack_config(config), told)
             yield from done(partial(led.writes.store, led, rows))
             if not self._readers.is_here(reader):
                 raise consumer_not_found()
@@ -524,7 +640,7 @@ class ConsumerApi:
         answer that there is none for the end of the consumer.
         """
         error = self._stored.leaderships.unknown(state)
-        if error is None or error.code is not ErrorCode.NOT_YET:
+        if error is None or error.code != ErrorCode.NOT_YET:
             return False
         self._stored.leaderships.wait(call)
         return True

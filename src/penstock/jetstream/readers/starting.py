@@ -53,6 +53,8 @@ def shown_now(feed: Feed) -> Generator[Asked, list[Answered], Shown]:
 def start_of(state: StreamState, config: ReaderConfig, shown: Shown) -> Generator[Asked, list[Answered], Start]:
     """Return where a reader with this config begins. Raise RemoteError, ApiError."""
     begin, end = shown.log_start, shown.end
+    if shown.hidden is not None:  # as the stream's first sequence is told
+        begin = min(end, shown.hidden.first_absent(begin))
     match config.policy:
         case "new":
             return Start(end)

@@ -51,6 +51,7 @@ from penstock.jetstream.readers.running.tails import Tails
 from penstock.jetstream.readers.starting import Start, shown_now
 from penstock.jetstream.readers.stored.acks import AckTables
 from penstock.jetstream.readers.stored.advisories import Advisories
+from penstock.jetstream.readers.stored.removals import Removals
 from penstock.jetstream.readers.stored.stored import Stored
 from penstock.metadata.image import StreamState
 from penstock.node.partition.partition import Shown
@@ -79,7 +80,8 @@ class Readers:
         self._inboxes = inboxes = Inboxes(deliveries)
         self._output = output = Output(gateway, deliveries)
         acks = AckTables()
-        self._registry = registry = ReaderRegistry(gateway, schedule, inboxes, output, acks)
+        self.removals = removals = Removals(gateway)
+        self._registry = registry = ReaderRegistry(gateway, schedule, inboxes, output, acks=acks, removals=removals)
         self._reads = reads = RowReads(gateway, schedule, registry.cache)
         self._counts = counts = Counts(gateway, schedule, registry)
         advisories = Advisories(gateway)
@@ -105,7 +107,14 @@ class Readers:
         )
         self._endings = Endings(gateway, registry)
         self.stored = Stored(
-            gateway, registry, advisories, schedule=schedule, output=output, tails=self._tails, acks=acks
+            gateway,
+            registry,
+            advisories,
+            schedule=schedule,
+            output=output,
+            tails=self._tails,
+            acks=acks,
+            removals=removals,
         )
         self._has_room = True  # for more requests, when they were counted
         self._pulls_since = 0
@@ -128,6 +137,10 @@ class Readers:
 
     def feed_of_id(self, stream_id: int) -> Feed | None:
         return self._registry.feed(stream_id)
+
+    def feed_of_reader(self, reader: Reader) -> Feed:
+        """Return the feed of a reader that is not deleted."""
+        return self._registry.feed_of(reader)
 
     def find(self, state: StreamState, name: str) -> Reader | None:
         feed = self._registry.feed(state.stream_id)
@@ -157,7 +170,18 @@ class Readers:
         push = sum(one.config.is_push for one in readers)
         waiting = sum(len(one.pulls) for one in readers)
         sent = self._output
-        return ReaderNumbers(push, len(readers) - push, waiting, sent.delivered, sent.delivered_bytes, sent.too_large)
+        letters = self.stored.dead_letters
+        return ReaderNumbers(
+            push,
+            len(readers) - push,
+            waiting,
+            sent.delivered,
+            sent.delivered_bytes,
+            letters_waiting=letters.waiting,
+            letters_stored=letters.counters["stored"],
+            letters_failed=letters.counters["failed"],
+            too_large=sent.too_large,
+        )
 
     def count(self, state: StreamState) -> int:
         feed = self._registry.feed(state.stream_id)

@@ -515,7 +515,7 @@ class Authorization:
             raise stream_deleted(request.stream_id)
         if request.operation is ConsumerOperation.LIST:
             return
-        if request.operation is not ConsumerOperation.INFO:
+        if request.operation not in (ConsumerOperation.INFO, ConsumerOperation.EXPORT):
             self._need_group(request.stream_id, consumer_group(request.consumer))
         elif not self.may_see_consumer(state, request.consumer):
             where = f"stream {state.name!r}, group {consumer_group(request.consumer)!r}"

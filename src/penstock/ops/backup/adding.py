@@ -1,4 +1,4 @@
-"""Copies the new committed messages of streams, their schemas, the offsets of groups and the users into a backup."""
+"""Copies the new committed messages of streams into a backup; also schemas, consumers, offsets of groups and users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from penstock.client.bulk.raw_batches import raw_batches
 from penstock.client.errors import LogTruncated
 from penstock.client.values import LATEST
 from penstock.messages import StreamInfo, UserExport
-from penstock.ops import carried_schemas
+from penstock.ops import carried_consumers, carried_schemas
+from penstock.ops.backup import consumers as backup_consumers
 from penstock.ops.backup import schemas as backup_schemas
 from penstock.ops.backup import users as backup_users
 from penstock.ops.backup.files import (
@@ -40,12 +41,13 @@ from penstock.ops.progress import Progress
 
 
 class BackedUpStream(NamedTuple):
-    """Counts of what one run added for a stream. `offsets` counts gaps, too."""
+    """Counts of what one run added for a stream. `offsets` counts gaps, too. `consumers`: those that it has there."""
 
     stream: str
     rows: int
     size_bytes: int
     offsets: int
+    consumers: int = 0
 
 
 class BackedUp(NamedTuple):
@@ -97,17 +99,20 @@ class Backup:
         client: Client,
         streams: Sequence[str] | None = None,
         *,
+        consumers: bool = True,
         timeout: float = 10.0,
         progress: Progress | None = None,
         stop: threading.Event | None = None,
     ) -> BackedUp:
         """Add what is new: rows, group offsets and schemas of `streams`, or those of all streams, and all users.
 
+        `consumers`: also the consumers of JetStream's API; False: those of earlier runs stay in the backup as they are.
         An interrupted run keeps its complete files, and the next one continues. If `stop` is set, the run ends soon,
         with StoppedError. StreamNotFound. OperationalError: the
         backup is of another cluster, a stream was truncated below its backup, or there is nothing to back up.
         """
-        return _Run(client, self.folder, self._manifest, timeout, progress or Progress(), stop).add(streams)
+        run = _Run(client, self.folder, self._manifest, timeout, progress or Progress(), stop, consumers)
+        return run.add(streams)
 
 
 class _Place(NamedTuple):
@@ -137,6 +142,7 @@ class _Run(NamedTuple):
     timeout_s: float
     progress: Progress
     stop: threading.Event | None
+    with_consumers: bool
 
     def add(self, streams: Sequence[str] | None) -> BackedUp:
         infos = self._chosen(streams)
@@ -153,11 +159,13 @@ class _Run(NamedTuple):
         with self.progress.step("Backing up", total, noun="offsets") as advance:
             for entry, info in entries:
                 self._check_stop()
+                self._copy_consumers(entry, info)  # before the rows, so that no position is beyond the copied rows
                 copied.append(self._copy(entry, info, advance))
                 self._copy_schemas(entry, info)
                 entry.backed_up = _now()
                 write_manifest(self.folder, self.manifest)
         backup_schemas.delete_unlisted(self.folder, self.manifest)
+        backup_consumers.delete_unlisted(self.folder, self.manifest)
         users = None if streams else self._users()
         if users is not None:
             backup_users.write_users(self.folder, self.manifest, users, _now())
@@ -249,7 +257,13 @@ class _Run(NamedTuple):
             rows += sum(one.rows for one in added)
             size_bytes += sum(one.size_bytes for one in added)
             advance(offsets)
-        return BackedUpStream(entry.name, rows, size_bytes, offsets)
+        return BackedUpStream(entry.name, rows, size_bytes, offsets, sum(file.consumers for file in entry.consumers))
+
+    def _copy_consumers(self, entry: StreamBackup, info: StreamInfo) -> None:
+        """Replace the stream's consumers."""
+        if self.with_consumers:
+            found = carried_consumers.read_consumers(self.client, info, self.timeout_s, self.progress.note)
+            backup_consumers.write_consumers(self.folder, entry, found)
 
     def _copy_schemas(self, entry: StreamBackup, info: StreamInfo) -> None:
         """Replace the stream's schemas; after its rows, so that those by which they were written are there."""

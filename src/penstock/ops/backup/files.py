@@ -3,11 +3,13 @@
     backup/penstock-backup.json                               the manifest, replaced as a whole
     backup/streams/7-orders/0/00000000000000000000.arrows     batches in the format of a segment file
     backup/schemas/5f0c….json                                 versions of a stream's schemas
+    backup/consumers/9b1d….json                               consumers of a stream, with what is in hand
     backup/users/6f1c….json                                   users, their verifiers, rules and quotas
 
 Rules: a file is written under a temporary name, synced, and renamed before the manifest lists it; so each listed file
 is complete, and a file that is not listed does not count. The manifest must not list a path outside of its folder or
-behind a symbolic link. Files are immutable; each run replaces the users' file by a new one. Each batch has its CRC-32C,
+behind a symbolic link. Files are immutable; each run replaces the files of users and
+consumers by new ones. Each batch has its CRC-32C,
 each file its SHA-256. The manifest has a format number; a reader rejects a higher one than it knows. Only the owner can
 read a backup: folders have mode 0700, files 0600.
 """
@@ -76,6 +78,15 @@ class SchemasBackup(msgspec.Struct, frozen=True):
     sha256: str
 
 
+class ConsumersBackup(msgspec.Struct, frozen=True):
+    """A file with consumers of a stream."""
+
+    path: str
+    consumers: _Number
+    size_bytes: _Number
+    sha256: str
+
+
 class StreamBackup(msgspec.Struct):
     """One stream, identified by its id: a stream that was deleted and created again has an entry of its own."""
 
@@ -85,7 +96,9 @@ class StreamBackup(msgspec.Struct):
     intake: Intake = Intake.OPEN
     backed_up: str = ""  # time of the last backup, RFC 3339
     partitions: list[PartitionBackup] = msgspec.field(default_factory=list)
-    schemas: list[SchemasBackup] = msgspec.field(default_factory=list)  # older versions of Penstock ignore them
+    # Older versions of Penstock ignore these.
+    schemas: list[SchemasBackup] = msgspec.field(default_factory=list)
+    consumers: list[ConsumersBackup] = msgspec.field(default_factory=list)
 
 
 class GroupBackup(msgspec.Struct, frozen=True):
@@ -148,6 +161,7 @@ def _check_paths(folder: Path, manifest: Manifest) -> None:
     root = folder.resolve()
     files = [file.path for stream in manifest.streams for part in stream.partitions for file in part.files]
     files += [file.path for stream in manifest.streams for file in stream.schemas]
+    files += [file.path for stream in manifest.streams for file in stream.consumers]
     files += [] if manifest.access is None else [manifest.access.path]
     strange = [stream.name for stream in manifest.streams if "/" in stream.name]  # stream names become folder names
     strange += [path for path in files if not _is_below(root, path)]
@@ -185,7 +199,7 @@ def write_whole(folder: Path, path: Path, data: bytes) -> None:
     sync_folder_if_possible(part.parent)
 
 
-def read_whole(folder: Path, file: AccessBackup | SchemasBackup) -> bytes:
+def read_whole(folder: Path, file: AccessBackup | ConsumersBackup | SchemasBackup) -> bytes:
     """Return a file's content. Raise CorruptionError if it differs from its manifest entry. Raise OSError."""
     path = folder / file.path
     if not path.is_file():

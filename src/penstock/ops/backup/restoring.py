@@ -1,7 +1,8 @@
-"""Creates streams from a backup, with their offsets, times, schemas and groups; and its users.
+"""Creates streams from a backup, with their offsets, times, schemas, groups and consumers; and its users.
 
 Rules: every check comes before the first change. A stream is paused, and deletion in it suspended, until it has all
-rows and was compared with the backup; then it gets the offsets of groups, and its intake. Schemas come before the rows:
+rows and was compared with the backup; then it gets the offsets of groups, its consumers, and its intake. One whose
+retention is `interest` gets that behind its consumers: without them it would show no row. Schemas come before the rows:
 rows that are put are not checked, and the leaders know the schemas when the stream accepts messages, which may be. A
 run that was interrupted is continued.
 """
@@ -26,13 +27,15 @@ from penstock.client.errors import StreamNotFound
 from penstock.client.read.batches import messages_of
 from penstock.commitlog.verify.checksums import RangeSums
 from penstock.messages import StreamInfo, UserExport
-from penstock.ops import carried_schemas, placed_rows
+from penstock.ops import carried_consumers, carried_schemas, placed_rows
+from penstock.ops.backup import consumers as backup_consumers
 from penstock.ops.backup import files as backup_files
 from penstock.ops.backup import schemas as backup_schemas
 from penstock.ops.backup import users as backup_users
 from penstock.ops.backup.files import BackupFile, Manifest, PartitionBackup, StreamBackup
 from penstock.ops.backup.restored_already import ExistingStream, RestoredState
 from penstock.ops.backup.users import RestoredUsers
+from penstock.ops.carried_consumers import CarriedConsumer
 from penstock.ops.errors import ArgumentError
 from penstock.ops.placed_rows import FutureTimes, RowTimes
 from penstock.ops.progress import Progress
@@ -49,6 +52,7 @@ class RestoredStream(NamedTuple):
     partitions: int
     groups: int
     intake: str
+    consumers: int = 0
 
 
 class Restored(NamedTuple):
@@ -64,6 +68,7 @@ class RestoreOptions(NamedTuple):
     `stream`: only this one, with the new name `name`, which leaves it paused. `replicas`: default as in the backup, at
     most the number of brokers. `paused`: leave the streams paused. `without_max_age`: give them no max_age, which would
     delete older rows at once. `future_times`: see `FutureTimes`. `streams` False: only users. `users`: the users, too.
+    `consumers`: the consumers of JetStream's API, too.
     """
 
     stream: str | None = None
@@ -74,6 +79,7 @@ class RestoreOptions(NamedTuple):
     future_times: FutureTimes | str = "keep"
     streams: bool = True
     users: bool = False
+    consumers: bool = True
 
     def check(self) -> None:
         """Raise ArgumentError for options of streams if there are to be none, and for one name of several streams."""
@@ -170,6 +176,7 @@ class RestorePlan:
                 advance(done)
         for job in self._jobs:
             job.schemas()
+            job.consumers()
 
     def run(self) -> Restored:
         """Create streams and users, and put the rows. RemoteError, OperationalError: run a new plan to continue."""
@@ -288,6 +295,11 @@ class _Job(NamedTuple):
         """Return the schemas of the stream in the backup. CorruptionError: a file of them."""
         return backup_schemas.read_schemas(self.target.folder, self.entry)
 
+    def consumers(self) -> list[CarriedConsumer]:
+        """Return the consumers of the stream in the backup, if they are wanted. CorruptionError: a file of them."""
+        wanted = self.target.options.consumers
+        return backup_consumers.read_consumers(self.target.folder, self.entry) if wanted else []
+
     def register_schemas(self, info: StreamInfo) -> None:
         """Register the schemas that the stream lacks; note what is refused."""
         note = self.target.progress.note
@@ -317,7 +329,7 @@ class _Job(NamedTuple):
         min_isr = None if config.min_isr is None or config.min_isr > count else config.min_isr
         fields = {"name": self.name, "replicas": count, "min_isr": min_isr, "observers": observers}
         limits = placed_rows.NO_LIMITS if self.entry.intake is Intake.SEALED else {}
-        return msgspec.structs.replace(config, **fields, **limits)
+        return placed_rows.shown_config(msgspec.structs.replace(config, **fields, **limits))
 
     def _check(self, there: StreamInfo) -> None:
         text = f"stream {there.name} exists"
@@ -415,12 +427,15 @@ class _Job(NamedTuple):
         return placed_rows.compare(self.client, info, of, sums, *places, what="the backup", may_lack=may_lack)
 
     def finish(self, info: StreamInfo, rows: int, manifest: Manifest) -> RestoredStream:
-        """Restore the groups' offsets, and the intake."""
+        """Restore the groups' offsets, the consumers, the retention, and the intake."""
         groups = [one for one in manifest.groups if one.stream_id == self.entry.stream_id]
         for group in groups:
             offsets = {int(partition): offset for partition, offset in group.offsets.items()}
             if offsets:
                 self.client.groups.commit(group.group, info, offsets, timeout=self.timeout_s)
+        note = self.target.progress.note
+        carried = carried_consumers.restore_consumers(self.client, info, self.consumers(), self.timeout_s, note)
+        placed_rows.restore_retention(self.client, info, self.entry.config, self.timeout_s)
         self.times.tell(self.target.progress, info.name)
         stays_paused = self.target.options.paused or self.target.options.name is not None
         intake = Intake.PAUSED if stays_paused else self.entry.intake
@@ -430,7 +445,7 @@ class _Job(NamedTuple):
             self.client.make_read_only(info, timeout=self.timeout_s)
         elif intake is Intake.SEALED:
             self.client.seal_stream(info, timeout=self.timeout_s)
-        return RestoredStream(info.name, rows, len(self.entry.partitions), len(groups), str(intake))
+        return RestoredStream(info.name, rows, len(self.entry.partitions), len(groups), str(intake), carried)
 
     def _tell_age(self, info: StreamInfo, max_age_ms: int | None) -> None:
         """Note how much of an old backup max_age deletes at once, or that the restored stream has no max_age."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.base.errors import CorruptionError
+from penstock.ops.backup.consumers import read_consumers
 from penstock.ops.backup.files import Manifest, PartitionBackup, StreamBackup, check_file, read_manifest
 from penstock.ops.backup.schemas import read_schemas
 from penstock.ops.backup.users import read_users
@@ -53,20 +54,33 @@ class VerifiedSchemas(NamedTuple):
     found: str = ""
 
 
+class VerifiedConsumers(NamedTuple):
+    """Result for the consumers of a stream. `consumers` is their count; `verdict`: "sound" or "damaged"."""
+
+    stream: str
+    consumers: int
+    verdict: str
+    file: str = ""
+    position: int = 0
+    expected: str = ""
+    found: str = ""
+
+
 class VerifiedBackup(NamedTuple):
     """Result for a backup. `users` is None if it has none, or if only one stream was verified.
 
-    `schemas` has the streams with schemas.
+    `schemas` has the streams with schemas, `consumers` those with consumers.
     """
 
     partitions: list[VerifiedPartition]
     users: VerifiedUsers | None
     schemas: Sequence[VerifiedSchemas] = ()
+    consumers: Sequence[VerifiedConsumers] = ()
 
     @property
-    def damaged(self) -> list[VerifiedPartition | VerifiedSchemas | VerifiedUsers]:
+    def damaged(self) -> list[VerifiedPartition | VerifiedSchemas | VerifiedConsumers | VerifiedUsers]:
         """All that is not sound."""
-        everything = (*self.partitions, *self.schemas, self.users)
+        everything = (*self.partitions, *self.schemas, *self.consumers, self.users)
         return [one for one in everything if one is not None and one.verdict != "sound"]
 
 
@@ -96,7 +110,8 @@ def verify_backup(folder: str | Path, stream: str | None = None, *, progress: Pr
                 advance(done)
             found.append(_verdict(entry, partition, mistake))
     schemas = [_schemas(folder, entry) for entry in wanted if entry.schemas]
-    return VerifiedBackup(found, None if stream is not None else _users(folder, manifest), schemas)
+    consumers = [_consumers(folder, entry) for entry in wanted if entry.consumers]
+    return VerifiedBackup(found, None if stream is not None else _users(folder, manifest), schemas, consumers)
 
 
 def _verdict(entry: StreamBackup, partition: PartitionBackup, mistake: CorruptionError | None) -> VerifiedPartition:
@@ -116,6 +131,16 @@ def _schemas(folder: Path, entry: StreamBackup) -> VerifiedSchemas:
         where = (error.file, error.position, str(error.expected), str(error.found))
         return VerifiedSchemas(entry.name, versions, "damaged", *where)
     return VerifiedSchemas(entry.name, versions, "sound")
+
+
+def _consumers(folder: Path, entry: StreamBackup) -> VerifiedConsumers:
+    count = sum(file.consumers for file in entry.consumers)
+    try:
+        read_consumers(folder, entry)
+    except CorruptionError as error:
+        where = (error.file, error.position, str(error.expected), str(error.found))
+        return VerifiedConsumers(entry.name, count, "damaged", *where)
+    return VerifiedConsumers(entry.name, count, "sound")
 
 
 def _users(folder: Path, manifest: Manifest) -> VerifiedUsers | None:

@@ -13,6 +13,7 @@ from penstock.base.errors import ErrorCode
 from penstock.base.subjects import begins_with_wildcard
 from penstock.base.units import format_bytes
 from penstock.jetstream.stream_config import FIELDS, fields_here, filled
+from penstock.ops.carried_consumers import is_kept
 
 ORIGIN = "penstock.subject"
 """Metadata key of a JetStream stream after the cut-over: its original subjects, with spaces between them."""
@@ -98,6 +99,22 @@ def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replica
         fields["acks"] = Acks.NEVER
         notes.append(f"{wide[0]} begins with a wildcard, so acks are off: they would answer requests of other services")
     return Mapped(name, chosen, fields, tuple(notes))
+
+
+def consumer_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return JetStream's config of a consumer without what its server has written there."""
+    metadata = {key: value for key, value in (config.get("metadata") or {}).items() if not key.startswith("_nats.")}
+    found = {name: value for name, value in config.items() if name != "metadata"}
+    return {**found, "metadata": metadata} if metadata else found
+
+
+def consumer_left_out(config: Mapping[str, Any]) -> str:
+    """Return why a consumer is not imported; empty: it is."""
+    if not is_kept(config):
+        return "it is not durable and has no acks, so it ends with its clients"
+    if not config.get("durable_name") and config.get("inactive_threshold"):
+        return "it is not durable: it ends without clients, which make another one"
+    return ""
 
 
 def _not_imported(config: Mapping[str, Any]) -> Iterator[str]:

@@ -3,7 +3,8 @@
 Rules: the target stream is paused, so that it stores no other messages; sequence 42 becomes offset 41. A run continues
 at the end of the target and copies nothing twice; what JetStream has deleted meanwhile of what was copied before is
 deleted here, too. Each batch is held back until the next arrives, because the last one must cover the deleted
-sequences after it.
+sequences after it. A cut-over brings the consumers before the target accepts messages: JetStream tells of each its ack
+floor, and not which messages above it are acked, so all of these are delivered again.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ import pyarrow.compute as pc
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, OperationalError, PenstockError, RemoteError
+from penstock.base.ids import Offset
 from penstock.base.units import counted
 from penstock.client.blocking.client import Client
 from penstock.client.blocking.threads import End, LoopThread, next_of
 from penstock.client.bulk.placing import Placer
 from penstock.client.errors import MessageNotFound, OffsetOutOfRange, StreamNotFound
-from penstock.messages import StreamInfo
-from penstock.ops import placed_rows
+from penstock.messages import ExportedConsumer, StreamInfo
+from penstock.ops import carried_consumers, placed_rows
+from penstock.ops.carried_consumers import CarriedConsumer
 from penstock.ops.jetstream import config as jetstream_config
 from penstock.ops.jetstream.cut_over import CutOverCheck
 from penstock.ops.jetstream.source import Info, JetStream, JetStreamRows, State, Stored, UnstorableError
@@ -47,6 +50,7 @@ class Imported(NamedTuple):
 
     `raised`: count of messages that got the time of the message before, because JetStream's clock stepped back.
     `skipped`: count of those that the stream cannot hold; `skips` has (sequence, reason) of the first ones.
+    `consumers`: count of consumers that a cut-over has brought.
     """
 
     stream: str
@@ -57,6 +61,7 @@ class Imported(NamedTuple):
     skipped: int
     skips: tuple[tuple[int, str], ...]
     is_cut_over: bool
+    consumers: int = 0
 
 
 class ImportOptions(NamedTuple):
@@ -65,7 +70,7 @@ class ImportOptions(NamedTuple):
     `name`: default the same. `subject`: only its messages, which the stream then stores; default: all of the JetStream
     stream. `replicas`: default as in JetStream, at most the number of brokers. `skip_unstorable`: skip
     messages that the stream cannot hold, else a run stops before the first of them. `future_times`: see `FutureTimes`.
-    `domain`: JetStream's domain.
+    `domain`: JetStream's domain. `consumers`: a cut-over brings the consumers, too.
     """
 
     name: str | None = None
@@ -74,6 +79,7 @@ class ImportOptions(NamedTuple):
     skip_unstorable: bool = False
     future_times: FutureTimes | str = "keep"
     domain: str | None = None
+    consumers: bool = True
 
 
 class JetStreamImport:
@@ -288,6 +294,7 @@ class JetStreamImport:
         info = self._thread.run(_settled(self._js, self._source))
         with self._deletion_suspended(stream):
             rest = self._copy(stream, info)
+        consumers = self._bring_consumers(stream) if self._options.consumers else 0
         if self.is_sealed:
             self._client.seal_stream(stream, timeout=self._timeout_s)
         else:
@@ -305,7 +312,29 @@ class JetStreamImport:
             skipped=done.skipped + rest.skipped,
             skips=done.skips + rest.skips,
             is_cut_over=True,
+            consumers=consumers,
         )
+
+    def _bring_consumers(self, stream: StreamInfo) -> int:
+        """Create JetStream's consumers in the target, each at its ack floor; return how many are there."""
+        note, wanted = self._progress.note, list[CarriedConsumer]()
+        for one in self._thread.run(self._js.consumers(self._source)):
+            if why := jetstream_config.consumer_left_out(one.config):
+                note(f"note: consumer {one.name} of stream {stream.name} is left out: {why}")
+                continue
+            floor = one.delivered if one.config.get("ack_policy", "none") == "none" else one.ack_floor
+            if one.num_ack_pending:
+                text = f"note: consumer {one.name} of stream {stream.name} had"
+                text = f"{text} {counted(one.num_ack_pending, 'message')} without an ack: what is above its ack floor,"
+                note(f"{text} sequence {floor.stream_seq}, is delivered again, and counted anew")
+            exported = ExportedConsumer(
+                name=one.name,
+                config=jetstream_config.consumer_config(one.config),
+                next_offset=Offset(floor.stream_seq),
+                deliveries=floor.consumer_seq,
+            )
+            wanted.append(CarriedConsumer(0, exported))
+        return carried_consumers.restore_consumers(self._client, stream, wanted, self._timeout_s, note)
 
     def _copy(self, stream: StreamInfo, info: Info) -> Imported:
         """Copy the messages that the target lacks, up to the last sequence in `info`."""

@@ -77,6 +77,28 @@ class Info(msgspec.Struct):
     state: State
 
 
+class Sequences(msgspec.Struct):
+    """A place of a consumer: a count of deliveries, and a message of the stream."""
+
+    consumer_seq: int = 0
+    stream_seq: int = 0
+
+
+class SourceConsumer(msgspec.Struct):
+    """A JetStream consumer; `config` is the JSON object of its API."""
+
+    name: str
+    config: dict[str, Any]
+    delivered: Sequences
+    ack_floor: Sequences
+    num_ack_pending: int = 0
+
+
+class _ConsumerPage(msgspec.Struct):
+    total: int = 0
+    consumers: list[SourceConsumer] = []
+
+
 class _Error(msgspec.Struct):
     err_code: int = 0
     description: str = ""
@@ -340,6 +362,18 @@ class JetStream:
         """Return names of existing streams; only the first page."""
         answer = msgspec.json.decode(await self._ask("STREAM.NAMES"))
         return list(answer.get("streams") or [])
+
+    async def consumers(self, stream: str) -> list[SourceConsumer]:
+        """Return all consumers of a stream, by name."""
+        found: dict[str, SourceConsumer] = {}
+        while True:
+            page = msgspec.json.decode(
+                await self._ask(f"CONSUMER.LIST.{stream}", {"offset": len(found)}), type=_ConsumerPage
+            )
+            before = len(found)
+            found |= {one.name: one for one in page.consumers}
+            if len(found) >= page.total or len(found) == before:
+                return [found[name] for name in sorted(found)]
 
     async def move_aside(self, info: Info, subject: str) -> None:
         """Replace the stream's subjects by `subject`, and record the original ones in its metadata."""

@@ -7,7 +7,7 @@ and delivers nothing twice. A message on a subject without subscribers gets "no 
 A publisher has an inbox and no connection (`publish`), or is a program with a client of its own (`greet`). A client of
 JetStream's API has no connection either: it subscribes inboxes (`subscribe`), and sends requests to them (`request`).
 A leaf connection (`greet_leaf`) is told of all these inboxes, and delivers to them; what comes to one inbox stays in
-order.
+order. Inboxes may have a queue group: one of its members gets a message.
 
 | line                     | effect                                                                       |
 |--------------------------|------------------------------------------------------------------------------|
@@ -19,6 +19,7 @@ order.
 |                          | from a program: to the subscribers                                           |
 | HPUB subject [reply] h n | the same, with headers                                                       |
 | LMSG subject … n         | from a leaf: to the inbox, with the subject behind `@` of the reply subject  |
+| LMSG subject + … queue n | the same, to a member of the queue group; `|`: without a reply subject       |
 | HMSG subject … h n       | the same, with headers                                                       |
 """
 
@@ -48,6 +49,7 @@ class PublishedMessage(NamedTuple):
     reply: bytes  # empty: none
     headers: bytes
     value: bytes
+    decided_us: int = 0  # when a broker's leaf connection was given it to deliver
 
 
 Received = Callable[[PublishedMessage], None]
@@ -101,6 +103,7 @@ class NatsServerModel:
         self._peers: dict[SimConnection, _Peer] = {}
         self._inboxes: dict[bytes, Inbox] = {}
         self._subscribers: dict[bytes, _Subscriber] = {}
+        self._members: dict[tuple[bytes, bytes], list[_Subscriber]] = {}  # inbox and queue group → its members
 
     def start(self) -> None:
         """Accept connections."""
@@ -148,8 +151,8 @@ class NatsServerModel:
 
     # Brokers and programs
 
-    def receive(self, connection: SimConnection, data: bytes) -> None:
-        """Take bytes from a connection."""
+    def receive(self, connection: SimConnection, data: bytes, decided_us: int = 0) -> None:
+        """Take bytes from a connection; of a leaf with the time at which they were decided."""
         peer = self._peers.get(connection)
         if peer is None:
             return
@@ -162,7 +165,7 @@ class NatsServerModel:
                 payload_end = after + int(fields[-1])
                 if payload_end + 2 > len(data):
                     break
-                self._taken(peer, fields, data[after:payload_end])
+                self._taken(peer, fields, data[after:payload_end], decided_us)
                 position = payload_end + 2
                 continue
             position = after
@@ -181,14 +184,16 @@ class NatsServerModel:
         elif fields[0] == b"UNSUB":
             peer.forget(fields[1])
         elif fields[0] == b"CONNECT" and peer.is_leaf:
-            self._say(peer, _LOOPS + b"".join(b"LS+ %b\r\n" % inbox for inbox in self._subscribers))
+            interest = [b"LS+ %b\r\n" % inbox for inbox in self._subscribers]
+            interest += [b"LS+ %b %b %d\r\n" % (*group, len(members)) for group, members in self._members.items()]
+            self._say(peer, _LOOPS + b"".join(interest))
         else:
             assert fields[0] in (b"CONNECT", b"PONG"), fields
 
-    def _taken(self, peer: _Peer, fields: list[bytes], data: bytes) -> None:
+    def _taken(self, peer: _Peer, fields: list[bytes], data: bytes, decided_us: int) -> None:
         """Route one published message."""
         if peer.is_leaf:
-            self._delivered(fields, data)
+            self._delivered(fields, data, decided_us)
             return
         sizes = 2 if fields[0] == b"HPUB" else 1
         headers_end = int(fields[-2]) if sizes == 2 else 0
@@ -224,14 +229,19 @@ class NatsServerModel:
             return False
         return True
 
-    def _delivered(self, fields: list[bytes], data: bytes) -> None:
-        """Route what a leaf delivers; no queue groups."""
+    def _delivered(self, fields: list[bytes], data: bytes, decided_us: int) -> None:
+        """Route what a leaf delivers, to its inbox or to one member of a queue group."""
         sizes = 2 if fields[0] == b"HMSG" else 1
         headers_end = int(fields[-2]) if sizes == 2 else 0
-        inbox, reply = fields[1], fields[2] if len(fields) == 3 + sizes else b""
-        reply, _, shown = reply.partition(b"@")
-        if inbox in self._subscribers:
-            message = PublishedMessage(shown or inbox, reply, data[:headers_end], data[headers_end:])
+        inbox, queue, words = fields[1], b"", fields[2:-sizes]
+        if words and words[0] in (b"+", b"|"):
+            queue, words = words[-1], words[1:-1]
+        reply, _, shown = (words[0] if words else b"").partition(b"@")
+        message = PublishedMessage(shown or inbox, reply, data[:headers_end], data[headers_end:], decided_us)
+        if queue and (members := self._members.get((inbox, queue))):
+            one = members[int(self._random.random() * len(members))]
+            self._to_one(message, one, lambda: one in self._members.get((inbox, queue), ()))
+        elif not queue and inbox in self._subscribers:
             self._to_subscriber(message, inbox)
 
     def _say(self, peer: _Peer, data: bytes) -> None:
@@ -275,6 +285,25 @@ class NatsServerModel:
         if self._subscribers.pop(inbox, None) is not None:
             self._tell_leaves(b"LS- %b\r\n" % inbox)
 
+    def join(self, inbox: bytes, queue: bytes, take: Received) -> Callable[[], None]:
+        """Subscribe an inbox as a member of a queue group; return what ends that."""
+        member = _Subscriber(take)
+        members = self._members.setdefault((inbox, queue), [])
+        members.append(member)
+        self._tell_leaves(b"LS+ %b %b %d\r\n" % (inbox, queue, len(members)))
+
+        def leave() -> None:
+            if member not in members:
+                return
+            members.remove(member)
+            if members:
+                self._tell_leaves(b"LS+ %b %b %d\r\n" % (inbox, queue, len(members)))
+            else:
+                del self._members[inbox, queue]
+                self._tell_leaves(b"LS- %b %b\r\n" % (inbox, queue))
+
+        return leave
+
     def request(self, message: PublishedMessage) -> None:
         """Publish a client's request to JetStream's API, or its answer to a flow-control message."""
         self._ask(message)
@@ -285,13 +314,16 @@ class NatsServerModel:
                 self._say(peer, line)
 
     def _to_subscriber(self, message: PublishedMessage, inbox: bytes) -> None:
+        subscriber = self._subscribers[inbox]
+        self._to_one(message, subscriber, lambda: self._subscribers.get(inbox) is subscriber)
+
+    def _to_one(self, message: PublishedMessage, subscriber: _Subscriber, is_there: Callable[[], bool]) -> None:
         if self.is_losing and self._random.random() < 0.5:
             self.lost += 1
             return
-        subscriber = self._subscribers[inbox]
 
         def arrive() -> None:
-            if self._subscribers.get(inbox) is subscriber:
+            if is_there():
                 subscriber.take(message)
 
         scheduler = self._network.scheduler
@@ -322,7 +354,7 @@ class NatsServerModel:
 
     def _hand(self, peer: _Peer, sid: bytes, message: PublishedMessage) -> None:
         self.messages += 1
-        subject, reply, headers, value = message
+        subject, reply, headers, value, _ = message
         where = b"%b %b %b" % (subject, sid, reply) if reply else b"%b %b" % (subject, sid)
         if headers:
             size = len(headers)

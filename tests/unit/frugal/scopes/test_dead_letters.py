@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.base import limits
 from penstock.base.config import StreamConfig
-from penstock.base.subjects import matches, subject_mistake
-from penstock.batch import codec
-from penstock.client.values import Message
-from penstock.frugal.scopes.dead_letters import (
+from penstock.base.dead_letters import (
     DELIVERIES,
     HEADER,
     OFFSET,
@@ -21,11 +18,13 @@ from penstock.frugal.scopes.dead_letters import (
     REASON_CHARS_MAX,
     STREAM,
     SUBJECT,
-    dead_letter_row,
     dead_letter_subject,
-    original_subject,
     shown_reason,
 )
+from penstock.base.subjects import matches, subject_mistake
+from penstock.batch import codec
+from penstock.client.values import Message
+from penstock.frugal.scopes.dead_letters import dead_letter_row, original_subject
 from penstock.frugal.scopes.durable import Delivery
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows, HeaderRequests

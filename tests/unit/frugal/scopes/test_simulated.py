@@ -14,9 +14,9 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.base.dead_letters import DELIVERIES, GROUP, HEADER, REASON, STREAM
 from penstock.client.values import Message
 from penstock.frugal.context import Context
-from penstock.frugal.scopes.dead_letters import DELIVERIES, GROUP, HEADER, REASON, STREAM
 from penstock.frugal.scopes.group_source import GIVEN_AT_ONCE
 from penstock.frugal.scopes.options import SubscribeOptions
 from penstock.frugal.scopes.provider import ScopeProvider

@@ -503,3 +503,28 @@ def test_an_update_of_priorities_takes_effect(broker: ReaderBroker) -> None:
     assert values(broker.pulled("s", "d", group="h")) == [b"1"]
     broker.consumer("s", "m")
     assert broker.consumer("s", "m", priority_policy="overflow", priority_groups=["g"])["error"]["err_code"] == 10012
+
+
+def test_an_answered_ack_is_stored_whatever_else_changes_its_consumer_at_that_moment(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    publish(broker, b"1", b"2")
+    first, second = broker.pulled("s", "d", 2)
+    broker.tick(100)  # the deliveries are stored
+    broker.disk_runs_at_once = False
+    broker.ack(first, b"", reply="_INBOX.first")
+    executed = broker.execute()
+    broker.ack(second, b"", reply="_INBOX.second")
+    broker.send("CONSUMER.PAUSE.s.d", {"pause_until": "2099-01-01T00:00:00Z"})
+    broker.complete(executed)
+    assert "_INBOX.first" in broker.answers
+    after = broker.crash()
+    after.start()
+    after.tick(100)
+    is_told = "_INBOX.second" in broker.answers
+    assert (is_told, info(after)[4]) == (False, 1)
+    broker.settle()
+    assert "_INBOX.second" in broker.answers
+    after = broker.crash()
+    after.start()
+    after.tick(100)
+    assert info(after)[4] == 0

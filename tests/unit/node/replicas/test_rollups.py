@@ -263,7 +263,7 @@ def test_a_disk_that_cannot_be_read_is_read_again() -> None:
     after.start()
     go_on(after, 3_000)
     assert len(reads) > 1
-    assert len([one for one in after.notices if "rollups cannot be applied" in one]) == 1, "it is told once"
+    assert len([one for one in after.notices if "rollups or interest cannot be applied" in one]) == 1, "it is told once"
     after.vfs.plan = no_faults
     go_on(after, 2_000)
     assert values(after) == [b"rollup"]

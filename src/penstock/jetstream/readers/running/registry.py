@@ -18,6 +18,7 @@ from penstock.jetstream.readers.running.inboxes import Inboxes
 from penstock.jetstream.readers.running.output import Output
 from penstock.jetstream.readers.running.schedule import Schedule
 from penstock.jetstream.readers.stored.acks import AckTables
+from penstock.jetstream.readers.stored.removals import Removals
 from penstock.metadata.image import StreamState
 from penstock.node.step import Subscribe, Unsubscribe
 
@@ -27,8 +28,18 @@ _FIRST_SID = 1_000  # of subscriptions to the answers of flow-control messages
 class ReaderRegistry:
     """Streams with readers, and their readers."""
 
-    def __init__(self, gateway: Gateway, schedule: Schedule, inboxes: Inboxes, output: Output, acks: AckTables) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        schedule: Schedule,
+        inboxes: Inboxes,
+        output: Output,
+        *,
+        acks: AckTables,
+        removals: Removals,
+    ) -> None:
         self._gateway = gateway
+        self._removals = removals
         self._acks = acks
         self._schedule = schedule
         self._inboxes = inboxes
@@ -75,6 +86,7 @@ class ReaderRegistry:
     def close(self, feed: Feed) -> None:
         """Forget a stream without readers."""
         feed.is_closed = True
+        self._removals.forget(feed)
         self.cache.forget(feed.stream_id)
         self._feeds.pop(feed.stream_id, None)
         if self._by_name.get(feed.name) is feed:  # otherwise the stream was made anew with this name
@@ -98,6 +110,8 @@ class ReaderRegistry:
         """Take a new reader."""
         feed.readers[reader.name] = reader
         feed.reader_of[reader.cursor] = reader
+        if reader.config.needs_keys:
+            feed.need_keys()
         self.total += 1
         if reader.config.has_flow_control and feed.flow_sid is None:
             self._last_sid += 1
@@ -106,6 +120,7 @@ class ReaderRegistry:
             self._gateway.node.outbox.step.nats.append(Subscribe(feed.flow_sid, subject))
         if reader.led is not None:
             self._acks.enter(feed.name, reader)
+        self._removals.added(feed, reader)
         self._inboxes.enter(reader)
         self._inboxes.look(reader, now)
 
@@ -121,6 +136,8 @@ class ReaderRegistry:
             reader.pulls.clear()
             if reader.led is not None:
                 self._acks.leave(feed.name, reader)
+            else:
+                self._removals.gone(reader)
             self._inboxes.leave(reader)
             del feed.readers[reader.name]
             del feed.reader_of[reader.cursor]

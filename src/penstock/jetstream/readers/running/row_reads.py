@@ -9,7 +9,7 @@ from penstock.base import limits
 from penstock.base.errors import PenstockError, RemoteError
 from penstock.base.ids import Offset
 from penstock.jetstream.gateway import Gateway
-from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded
+from penstock.jetstream.readers.chunks import COLUMNS, KEYED_COLUMNS, Chunk, decoded
 from penstock.jetstream.readers.feed import READ_BYTES, Feed, RowCache
 from penstock.jetstream.readers.reader import Place, Reader
 from penstock.jetstream.readers.running.schedule import Schedule
@@ -43,6 +43,8 @@ class RowReads:
         payload: Payload,
         filters: tuple[str, ...] | None,
         then: Callable[[Chunk | None], None],
+        *,
+        has_keys: bool = False,
     ) -> None:
         """Decode an answer in a disk thread; `then` gets the rows, or None if they could not be read."""
         found: list[Chunk] = []
@@ -53,7 +55,9 @@ class RowReads:
             then(found[0] if found else None)
 
         self._gateway.node.outbox.work(
-            Lane.READ, lambda: found.append(decoded(begin, response, payload, filters)), done
+            Lane.READ,
+            lambda: found.append(decoded(begin, response, payload, filters, has_keys=has_keys)),
+            done,
         )
 
     def fetch(self, feed: Feed, reader: Reader) -> None:
@@ -118,17 +122,18 @@ class RowReads:
 
     def _read(self, feed: Feed, filters: tuple[str, ...] | None, begin: int, bytes_max: int) -> None:
         self._under_way += 1
+        has_keys = feed.needs_keys
         request = FetchRequest(
             stream_id=feed.stream_id,
             offset=Offset(begin),
             bytes_max=bytes_max,
-            columns=None if filters is None else COLUMNS,
+            columns=None if filters is None else KEYED_COLUMNS if has_keys else COLUMNS,
             subjects=filters,
         )
 
         def heard(response: Response | RemoteError, payload: Payload) -> None:
             if isinstance(response, FetchResponse) and response.end_offset > begin:
-                self.decode(begin, response, payload, filters, read)
+                self.decode(begin, response, payload, filters, read, has_keys=has_keys)
             else:
                 read(None)
 

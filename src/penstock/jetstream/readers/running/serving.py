@@ -165,6 +165,8 @@ class Serving:
             self._output.send(out)
             return
         if not out:
+            if led.state.has_changes(now.elapsed_us):  # messages were parked
+                led.writes.note(led, now.elapsed_us, waits=False)
             return
         if reader.config.acks == "none":
             led.state.remove_range(0, reader.cursor.next_offset)

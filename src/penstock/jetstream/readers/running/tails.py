@@ -89,7 +89,7 @@ class Tails:
                 self.poll(feed)
                 return
             feed.is_polling = True
-            self._reads.decode(begin, response, payload, None, partial(self._read, feed))
+            self._reads.decode(begin, response, payload, None, partial(self._read, feed), has_keys=feed.needs_keys)
 
     def _read(self, feed: Feed, chunk: Chunk | None) -> None:
         """Take rows that are decoded; None: they could not be read."""
@@ -119,7 +119,7 @@ class Tails:
 
     def _failed(self, feed: Feed, error: RemoteError, now: Now) -> None:
         shown = feed.look()
-        if shown is None or error.code is ErrorCode.STREAM_NOT_FOUND:
+        if shown is None or error.code == ErrorCode.STREAM_NOT_FOUND:
             self._registry.lose(feed)
             return
         if shown.log_start > feed.tail_end:

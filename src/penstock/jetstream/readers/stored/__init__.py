@@ -7,5 +7,6 @@
 | `leaderships` | reads the consumers when a leadership begins, and ends with it          |
 | `acks`        | applies the acks of one read of the connection                          |
 | `again`       | delivers messages again                                                 |
+| `dead_letters` | has messages that are given up stored in another stream                |
 | `advisories`  | tells who listens what happened to messages and consumers               |
 """

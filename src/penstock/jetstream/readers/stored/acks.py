@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.base.clock import Now
+from penstock.consumers.letters import TERMINATED, Given
 from penstock.hot import pending, pending_acks
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.pending import PendingTable
@@ -21,6 +22,9 @@ from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.readers.pulls import status
 from penstock.jetstream.readers.reader import Reader
 from penstock.jetstream.readers.stored.advisories import Advisories
+from penstock.jetstream.readers.stored.dead_letters import DeadLetters
+from penstock.jetstream.readers.stored.led import LedConsumer
+from penstock.jetstream.readers.stored.removals import Removals
 
 DELAY_US_MAX = 366 * 86_400_000_000
 _DURATION = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000}
@@ -107,10 +111,19 @@ def _go_ns(text: str) -> int:
 class Acks:
     """Applies acks."""
 
-    def __init__(self, gateway: Gateway, tables: AckTables, advisories: Advisories) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        tables: AckTables,
+        advisories: Advisories,
+        removals: Removals,
+        dead_letters: DeadLetters,
+    ) -> None:
         self._gateway = gateway
         self._tables = tables
         self._advisories = advisories
+        self._removals = removals
+        self._dead_letters = dead_letters
 
     def take(
         self,
@@ -134,6 +147,8 @@ class Acks:
             if reader is not None:
                 found[reader] = None
         for reader in found:
+            if reader.led is not None and reader.led.state.table.takes_settled:
+                self._removals.settled(reader, is_awaited=bool(reader.led.replies))
             if reader.config.sample_percent:
                 self._tell_samples(reader, stream_name(reader))
         return list(found)
@@ -186,12 +201,20 @@ class Acks:
         reader = None if table is None else self._tables.readers.get(table)
         if table is None or reader is None or (led := reader.led) is None:
             return None
+        is_letter = ack.kind == pending.TERM and bool(reader.config.dead_letters)
+        if is_letter and table.check(ack.kind, offset, sequence, token) == pending.APPLIED:
+            if not table.has_ended(offset):  # the first word counts
+                self._terminate(reader, led, Given(offset, deliveries, _terminated(ack.reason), reply or b""))
+                self._advisories.terminated(stream_name(reader), reader.name, offset, sequence, deliveries, ack.reason)
+            return reader
         result = table.settle(ack.kind, offset, sequence, token, ack.delay_us, now.elapsed_us)
         stream = stream_name(reader)
         if result == pending.APPLIED and ack.kind == pending.NAK:
             self._advisories.refused(stream, reader.name, offset, sequence, deliveries)
         elif result == pending.APPLIED and ack.kind == pending.TERM:
             self._advisories.terminated(stream, reader.name, offset, sequence, deliveries, ack.reason)
+        if result == pending.UNKNOWN and reply is not None and ack.kind in (pending.ACK, pending.TERM):
+            self._removals.settled_before(reader, offset)
         if result != pending.FORGED and reply is not None:
             if ack.pull is not None:
                 next_pull(reader, reply, ack.pull)
@@ -203,3 +226,12 @@ class Acks:
         has_waiter = bool(led.replies)
         self._note(reader, now, waits=has_waiter)
         return reader
+
+    def _terminate(self, reader: Reader, led: LedConsumer, given: Given) -> None:
+        """A message becomes a dead letter; its ack is answered once that is stored."""
+        led.state.table.end(given.offset)
+        self._dead_letters.give(reader, led, given)
+
+
+def _terminated(reason: str) -> str:
+    return f"{TERMINATED}: {reason}" if reason else TERMINATED

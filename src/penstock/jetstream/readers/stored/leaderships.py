@@ -31,6 +31,7 @@ from penstock.jetstream.readers.running.output import Output
 from penstock.jetstream.readers.running.registry import ReaderRegistry
 from penstock.jetstream.readers.stored.led import LedConsumer, Told, ack_config, parsed_told, told_bytes
 from penstock.jetstream.readers.stored.priorities import Priorities
+from penstock.jetstream.readers.stored.removals import Removals
 from penstock.jetstream.readers.stored.writes import ConsumerWrites
 from penstock.metadata.image import StreamState
 from penstock.node.consumers.consumer_logs import KnownConsumers
@@ -67,8 +68,9 @@ class Leadership:
 class Leaderships:
     """All partitions with stored consumers that this broker leads."""
 
-    def __init__(self, gateway: Gateway, registry: ReaderRegistry, output: Output) -> None:
+    def __init__(self, gateway: Gateway, registry: ReaderRegistry, output: Output, removals: Removals) -> None:
         self._gateway = gateway
+        self._removals = removals
         self._registry = registry
         self._output = output
         self._open: dict[int, Leadership] = {}
@@ -85,6 +87,11 @@ class Leaderships:
         """Return the leadership of a stream's log of consumers, if that is known."""
         found = self._open.get(stream_id)
         return found if found is not None and found.is_known and found.log.is_current else None
+
+    def is_known(self, stream_id: int) -> bool:
+        """True if it is known which stored consumers a stream has."""
+        state = self._gateway.stream_of(StreamId(stream_id))
+        return state is not None and (not state.has_consumers or self.of(stream_id) is not None)
 
     def all(self) -> list[Leadership]:
         return list(self._open.values())
@@ -133,7 +140,7 @@ class Leaderships:
             self._begin(state, self._gateway.node.consumer_log(*real_ids(state.stream_id)), now)
         except RemoteError as error:
             self._unknown[state.stream_id] = error
-            if error.code is not ErrorCode.NOT_YET:
+            if error.code != ErrorCode.NOT_YET:
                 self._retry_us = now.elapsed_us + _RETRY_US
 
     def _begin(self, state: StreamState, log: KnownConsumers, now: Now) -> None:
@@ -143,10 +150,10 @@ class Leaderships:
         feed = self._registry.feed(state.stream_id)
         if feed is not None and feed.leader_epoch != state.partitions[0].leader_epoch:
             self._registry.lose(feed)
-        one = self._open[state.stream_id] = Leadership(state, ConsumerWrites(self._gateway, log, self._output))
+        one = self._open[state.stream_id] = Leadership(state, self._writes(state, log))
         rows = log.take_rows()
         if not rows:
-            one.is_known = True
+            self._known(one)
             return
         found: list[tuple[Told, StoredConsumer]] = []
 
@@ -162,9 +169,19 @@ class Leaderships:
                 raise error
             one.coming.extend(found)
             if not found and error is None:
-                one.is_known = True
+                self._known(one)
 
         self._gateway.node.outbox.work(Lane.READ, fold, folded)
+
+    def _writes(self, state: StreamState, log: KnownConsumers) -> ConsumerWrites:
+        return ConsumerWrites(self._gateway, log, self._output, state.stream_id, self._removals)
+
+    def _known(self, one: Leadership) -> None:
+        """All consumers of a stream are there."""
+        one.is_known = True
+        state = self._gateway.stream_of(StreamId(one.stream_id))
+        if state is not None:
+            self._removals.begin(state, self._registry.feed(one.stream_id))
 
     def _damage(self, one: Leadership, error: Exception) -> None:
         """The log cannot be understood: stored consumers of the stream are refused, all else goes on."""
@@ -199,14 +216,16 @@ class Leaderships:
                 taken = stored.take_over(now.elapsed_us, end)
                 if told.name in feed.readers:  # without acks, in the memory of a moment: a stored one has the name
                     self._registry.remove([feed.readers[told.name]])
-                self.add_reader(one, feed, told.name, told.reader_config(), taken, told.created_us, now)
+                self.add_reader(
+                    one, feed, told.name, told.reader_config(), taken, told.created_us, now, since=told.since
+                )
         except RemoteError:
             one.coming.clear()  # it is led elsewhere by now
         except (CorruptionError, ValueError) as error:
             self._damage(one, error)
         else:
             if not one.coming:
-                one.is_known = True
+                self._known(one)
                 self._begun.append(feed)
                 self._gateway.take_again(self.take_waiting())
 
@@ -219,6 +238,8 @@ class Leaderships:
         state: ConsumerState,
         created_us: int,
         now: Now,
+        *,
+        since: int = 0,
     ) -> Reader:
         """Make the reader of a stored consumer; it is not served yet."""
         cursor = new_cursor(feed.filter_of(config.filters), feed.name, name, state.table.next_offset)
@@ -227,6 +248,7 @@ class Leaderships:
         reader = Reader(feed.stream_id, name, config, cursor, leaf, created_us=created_us, now_us=now.elapsed_us)
         priorities = None if config.priority == "none" else Priorities(config, state.consumer_id)
         reader.led = LedConsumer(state, one.writes, priorities)
+        reader.led.since = since
         self._registry.add(feed, reader, now)
         if one.sid is None:
             self._last_sid += 1
@@ -237,6 +259,7 @@ class Leaderships:
     def _end(self, one: Leadership) -> None:
         """End a leadership: the next leader goes on with its consumers."""
         del self._open[one.stream_id]
+        self._removals.end(one.stream_id)
         if one.sid is not None:
             self._gateway.node.outbox.step.nats.append(Unsubscribe(one.sid))
         feed = self._registry.feed(one.stream_id)
@@ -254,7 +277,7 @@ class Leaderships:
         RemoteError not_yet.
         """
         error = self.unknown(state)
-        if error is not None and error.code is ErrorCode.NOT_YET:
+        if error is not None and error.code == ErrorCode.NOT_YET:
             raise error
         done(None)
 
@@ -264,6 +287,9 @@ class Leaderships:
         one = self._open.get(state.stream_id)
         if one is not None and not one.is_known:
             return RemoteError(ErrorCode.NOT_YET, f"the consumers of stream {state.name} are being read")
+        if one is None and state.has_consumers and state.stream_id not in self._unknown:
+            # The partition's leadership has begun, or ended, and not yet that of its log.
+            return RemoteError(ErrorCode.NOT_YET, f"the consumers of stream {state.name} begin to be led")
         return self._unknown.get(state.stream_id)
 
     def wait(self, call: ApiCall) -> None:
@@ -297,6 +323,21 @@ class Leaderships:
 
     def new_state(self, name: str, drawn: str, config: ReaderConfig, offset: int, now: Now) -> ConsumerState:
         """Return the state of a new consumer; `drawn`: a name that was drawn, of which its id is made."""
-        consumer_id = blake2b(drawn.encode(), digest_size=ID_BYTES).digest()
-        told = told_bytes(name, now.wall_us, config)
+        consumer_id, told = _new_id(drawn), told_bytes(name, now.wall_us, config)
         return ConsumerState.new(consumer_id, ack_config(config), told, offset, now.elapsed_us)
+
+    def carried_state(
+        self, name: str, drawn: str, config: ReaderConfig, exported: bytes, log_end: int, now: Now
+    ) -> ConsumerState:
+        """Return the state of a new consumer that goes on where another one was. Raise RemoteError bad_request."""
+        told = told_bytes(name, now.wall_us, config)
+        try:
+            return ConsumerState.carried(
+                _new_id(drawn), ack_config(config), told, exported, now_us=now.elapsed_us, log_end=log_end
+            )
+        except (CorruptionError, ValueError) as error:
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"the state of consumer {name!r} is none: {error}") from None
+
+
+def _new_id(drawn: str) -> bytes:
+    return blake2b(drawn.encode(), digest_size=ID_BYTES).digest()

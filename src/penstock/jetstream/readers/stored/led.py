@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.consumers.config import WAIT_US_MIN, AckConfig
+from penstock.consumers.letters import LetterQueue
 from penstock.consumers.state import ConsumerState
 from penstock.jetstream.readers.config import ReaderConfig, stored_config
 
@@ -20,13 +21,14 @@ HELD_BYTES_MAX = 1 * limits.MIB
 """Frames of one consumer that wait until their deliveries are committed; beyond these it delivers nothing."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     """Name and config of a consumer, as its row has them beside its state."""
 
     name: str
     created_us: int  # wall time
     config: dict[str, Any]  # as it is told
     filters: tuple[str, ...] = ()
+    since: int = 0  # it has passed the messages before it by other filters, or never
 
     def reader_config(self) -> ReaderConfig:
         return stored_config(self.config, self.filters)
@@ -36,9 +38,9 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Told).decode
 
 
-def told_bytes(name: str, created_us: int, config: ReaderConfig) -> bytes:
+def told_bytes(name: str, created_us: int, config: ReaderConfig, since: int = 0) -> bytes:
     """Return what is stored of a consumer's name and config."""
-    return _encode(Told(name, created_us, config.told, config.filters))
+    return _encode(Told(name, created_us, config.told, config.filters, since))
 
 
 def parsed_told(told: bytes) -> Told:
@@ -54,6 +56,7 @@ def ack_config(config: ReaderConfig) -> AckConfig:
         max_deliver=config.max_deliver,
         max_ack_pending=config.max_ack_pending,
         acks_all=config.acks == "all",
+        order=config.order,
         sample_percent=config.sample_percent,
         tells_terminated=True,  # for the advisory
         has_priority=config.priority != "none",
@@ -71,8 +74,8 @@ class LedConsumer:
     """A stored consumer under one leadership of this broker."""
 
     __slots__ = (
-        "again", "asked_end", "checked_under", "frames", "is_deleted", "is_told_lost", "priorities", "replies", "state",
-        "under_way", "writes",
+        "again", "asked_end", "checked_under", "frames", "is_deleted", "is_told_lost", "letters", "priorities",
+        "replies", "since", "state", "under_way", "writes",
     )  # fmt: skip
 
     def __init__(self, state: ConsumerState, writes: ConsumerWrites, priorities: Priorities | None = None) -> None:
@@ -80,11 +83,13 @@ class LedConsumer:
         self.writes = writes
         self.frames = bytearray()  # wait until the next rows are committed
         self.replies: list[bytes] = []  # of acks whose senders wait for the next rows
+        self.since = 0  # of a work queue: nobody knows which messages before it were settled
         self.under_way = 0  # batches with rows of it that are being committed
         self.asked_end = 0  # end of the stream when a client asked last: what it is told of counts all up to there
         self.is_deleted = False
         self.is_told_lost = False  # rows of its config were refused: all is to be written
         self.priorities = priorities
+        self.letters: LetterQueue | None = None  # dead letters on their way
         self.again: Chunk | None = None  # rows that were read to be delivered again
         self.checked_under: object = None  # for which state of the log messages that are gone were looked for
 

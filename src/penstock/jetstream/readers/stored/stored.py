@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.base.clock import Now
+from penstock.consumers.letters import MAX_DELIVER, Given
 from penstock.hot.message_group import MessageGroup
 from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.readers.config import ReaderConfig
@@ -16,12 +18,15 @@ from penstock.jetstream.readers.running.schedule import Schedule
 from penstock.jetstream.readers.stored.acks import Acks, AckTables
 from penstock.jetstream.readers.stored.advisories import Advisories
 from penstock.jetstream.readers.stored.again import step_over
+from penstock.jetstream.readers.stored.dead_letters import DeadLetters
 from penstock.jetstream.readers.stored.leaderships import Leaderships
 from penstock.jetstream.readers.stored.led import LedConsumer
 from penstock.jetstream.readers.stored.priorities import Priorities
+from penstock.jetstream.readers.stored.removals import Removals
 
 if TYPE_CHECKING:
     from penstock.base.errors import RemoteError
+    from penstock.jetstream.readers.feed import Feed
     from penstock.jetstream.readers.running.tails import Tails
 
 
@@ -45,14 +50,17 @@ class Stored:
         output: Output,
         tails: Tails,
         acks: AckTables,
+        removals: Removals,
     ) -> None:
         self._gateway = gateway
         self._registry = registry
         self._schedule = schedule
         self._tails = tails
         self.advisories = advisories
-        self.leaderships = Leaderships(gateway, registry, output)
-        self._acks = Acks(gateway, acks, self.advisories)
+        self._removals = removals
+        self.leaderships = Leaderships(gateway, registry, output, removals)
+        self.dead_letters = DeadLetters(gateway, registry)
+        self._acks = Acks(gateway, acks, self.advisories, removals, self.dead_letters)
         self.next_pull: Callable[[Reader, bytes, bytes], None] = lambda reader, reply, payload: None
 
     # Events
@@ -61,12 +69,16 @@ class Stored:
         """Apply the acks of one read; who waits for an answer gets it once they are committed."""
         for reader in self._acks.take(group, now, self._stream_name, self.next_pull):
             self._go_on(reader, now)
+        self.dead_letters.tick(now)
+        self._settle_letters(now)
         self._write(now)
 
     def tick(self, now: Now) -> None:
         """Begin and end leaderships, step over what is gone, and write what is due."""
         self.leaderships.tick(now)
+        self._removals.follow_image(self._known_feeds)
         self._begin(now)
+        self._removals.tick(now)
         for one in self.leaderships.all():
             feed = self._registry.feed(one.stream_id)
             shown = None if feed is None else feed.look()
@@ -76,6 +88,8 @@ class Stored:
             for reader in feed.readers.values():
                 if reader.led is not None:
                     self.step_over(reader, reader.led, now)
+        self.dead_letters.tick(now)
+        self._settle_letters(now)
         self._write(now)
 
     def turn(self, now: Now) -> None:
@@ -83,20 +97,36 @@ class Stored:
         if self.leaderships.has_coming:
             self.leaderships.go_on(now)
             self._begin(now)
+        self._settle_letters(now)
         self._write(now)
 
     @property
     def has_next_turn(self) -> bool:
         """True if `turn` has something to do."""
         now_us = self._gateway.node.now.elapsed_us
-        return self.leaderships.has_coming or any(
-            one.writes.released or one.writes.is_due(now_us) for one in self.leaderships.all()
+        return (
+            self.leaderships.has_coming
+            or self.dead_letters.has_settled
+            or any(one.writes.released or one.writes.is_due(now_us) for one in self.leaderships.all())
         )
 
     @property
     def next_us(self) -> int | None:
         """When `tick` has something to do."""
-        return self.leaderships.next_us
+        dues = self.leaderships.next_us, self.dead_letters.next_us, self._removals.next_us
+        return min((due_us for due_us in dues if due_us is not None), default=None)
+
+    def _settle_letters(self, now: Now) -> None:
+        """Let consumers go on whose dead letters are stored, and remove these messages where acks do."""
+        for reader in self.dead_letters.take_settled():
+            if reader.led is not None and self._registry.of_table(reader.led.state.table) is reader:
+                if reader.led.state.table.takes_settled:
+                    self._removals.settled(reader, is_awaited=True)
+                self._go_on(reader, now)
+
+    def _known_feeds(self) -> list[Feed]:
+        """Return the streams whose consumers are all known."""
+        return [feed for feed in self._registry.feeds() if self.leaderships.is_known(feed.stream_id)]
 
     def _begin(self, now: Now) -> None:
         """Let the consumers of new leaderships begin."""
@@ -153,17 +183,28 @@ class Stored:
         if not due and not is_new:
             return
         given_up = led.state.expire(now.elapsed_us) if due else []
-        if is_new:
+        if is_new and (reader.config.dead_letters or not led.state.table.takes_settled):
             given_up = [*dict.fromkeys([*given_up, *led.state.exhausted(EXHAUSTED_MAX)])]
+        keeps = led.state.table.takes_settled  # a late ack is to remove them
         for offset in given_up:
             entry = led.state.table.entry(offset)
             deliveries = entry[1] if entry is not None else led.state.config.max_deliver
-            if led.state.give_up(offset):
+            if reader.config.dead_letters:
+                self.dead_letters.give(reader, led, Given(offset, deliveries, MAX_DELIVER))
+                self.advisories.exceeded(self._stream_name(reader), reader.name, offset, deliveries)
+            elif keeps or led.state.give_up(offset):
                 self.advisories.exceeded(self._stream_name(reader), reader.name, offset, deliveries)
         if due or given_up:
             led.writes.note(led, now.elapsed_us, waits=False)
         if led.state.table.ready or given_up:
             self._go_on(reader, now)
+        self.dead_letters.tick(now)
+
+    def _deleted(self, reader: Reader, done: Callable[[RemoteError | None], None], error: RemoteError | None) -> None:
+        """What only a deleted consumer needed goes once its deletion is committed."""
+        if error is None:
+            self._removals.gone(reader)
+        done(error)
 
     def _stream_name(self, reader: Reader) -> str:
         feed = self._registry.feed(reader.stream_id)
@@ -189,7 +230,7 @@ class Stored:
         """Delete what is stored of readers; `done` is called for each of them that has something."""
         for reader in readers:
             if (led := reader.led) is not None and not led.is_deleted:
-                led.writes.delete(led, _nothing if done is None else done)
+                led.writes.delete(led, partial(self._deleted, reader, _nothing if done is None else done))
                 self.advisories.acted(self._stream_name(reader), reader.name, "delete")
 
 

@@ -1,7 +1,8 @@
 """The changes of all stored consumers of one partition: written one batch at a time, in order.
 
 Rules: while a batch is being committed, the next one gathers. A change that no client waits for waits up to
-WRITE_DELAY_US for others. What depends on a change, frames and answers to acks, is sent once it is committed. Rows that
+WRITE_DELAY_US for others. What depends on a change, frames and answers to acks, is sent once it is committed. An
+answer to an ack also waits until the messages that it removes are hidden. Rows that
 were refused while the leadership goes on are written again, as a snapshot; once it has ended nothing is sent any more.
 """
 
@@ -21,6 +22,7 @@ from penstock.jetstream.readers.stored.led import Held, LedConsumer
 
 if TYPE_CHECKING:
     from penstock.jetstream.readers.running.output import Output
+    from penstock.jetstream.readers.stored.removals import Removals
     from penstock.node.consumers.consumer_logs import KnownConsumers
 
 WRITE_DELAY_US = 10_000
@@ -34,14 +36,18 @@ _ROW_BYTES = 32  # of a row beside its key and value, about
 class ConsumerWrites:
     """Writes to the log of consumers of one partition, in one leadership."""
 
-    def __init__(self, gateway: Gateway, log: KnownConsumers, output: Output) -> None:
+    def __init__(
+        self, gateway: Gateway, log: KnownConsumers, output: Output, stream_id: int, removals: Removals
+    ) -> None:
         self.log = log
+        self._stream_id, self._removals = stream_id, removals
         self.due_us: int | None = None  # when the next batch is to be written
         self.is_writing = False
         self.batches = 0  # that were committed
         self._gateway = gateway
         self._output = output
         self._changed: dict[LedConsumer, None] = {}
+        self._behind: dict[LedConsumer, None] = {}  # changed, and wait for their rows on the way: see `store`
         self.released: list[LedConsumer] = []  # whose rows were committed: they may go on; the caller takes them
 
     def note(self, led: LedConsumer, now_us: int, *, waits: bool) -> None:
@@ -67,6 +73,9 @@ class ConsumerWrites:
             del self._changed[led]
             if led.is_deleted:
                 continue
+            if led.under_way:  # its rows on the way may hold changes that clients wait for
+                self._behind[led] = None
+                continue
             mine = led.state.first_rows() if led.is_told_lost else led.state.take_rows(now.elapsed_us)
             led.is_told_lost = False
             size += sum(_ROW_BYTES + len(key) + len(value or b"") for key, value in mine)
@@ -81,13 +90,21 @@ class ConsumerWrites:
             self._release(held)
 
     def store(self, led: LedConsumer, rows: list[Row], done: Callable[[RemoteError | None], None]) -> None:
-        """Append rows of a consumer at once, behind those that are on the way; if they are refused, all is written."""
+        """Append rows of a consumer at once, behind those that are on the way; if they are refused, all is written.
+
+        What the consumer does meanwhile is written behind them: these rows may hold acks and deliveries.
+        """
 
         def stored(error: RemoteError | None) -> None:
+            led.under_way -= 1
             if error is not None:
                 self._lost(led)
+            else:
+                self.released.append(led)
+            self._go_on(led)
             done(error)
 
+        led.under_way += 1
         self.log.append(rows, stored)
 
     def delete(self, led: LedConsumer, done: Callable[[RemoteError | None], None]) -> None:
@@ -110,6 +127,12 @@ class ConsumerWrites:
             self._changed[led] = None
             self.due_us = self._gateway.node.now.elapsed_us + _RETRY_US
 
+    def _go_on(self, led: LedConsumer) -> None:
+        """Write what a consumer did while its rows were on the way, once none are any more."""
+        if led in self._behind and not led.under_way:
+            del self._behind[led]
+            self.note(led, self._gateway.node.now.elapsed_us, waits=True)
+
     def take_released(self) -> list[LedConsumer]:
         """Take the consumers whose rows were committed."""
         found, self.released = self.released, []
@@ -120,6 +143,8 @@ class ConsumerWrites:
         if error is None:
             self.batches += 1
             self._release(held)
+            for led, _ in held:
+                self._go_on(led)
             return
         if not self.log.is_current:
             return  # the next leader goes on with what was committed
@@ -129,6 +154,7 @@ class ConsumerWrites:
                 led.state.rows_lost()
                 led.hold_again(what)
                 self._changed[led] = None
+                self._behind.pop(led, None)
         self.due_us = self._gateway.node.now.elapsed_us + _RETRY_US
 
     def _release(self, held: list[tuple[LedConsumer, Held]]) -> None:
@@ -142,4 +168,4 @@ class ConsumerWrites:
                     self._output.send(what.frames)
                 self.released.append(led)
         if answers:
-            self._gateway.send(bytes(answers))
+            self._removals.then(self._stream_id, partial(self._gateway.send, bytes(answers)))

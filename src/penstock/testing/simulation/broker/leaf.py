@@ -6,6 +6,7 @@ Deliveries without a connection are dropped. What is lost with a connection is l
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
@@ -56,6 +57,7 @@ class LeafLinkModel:
         self._session: LeafSession | None = None
         self._connection: SimConnection | None = None
         self._rest = b""
+        self._decided_us: deque[int] = deque()  # of what is to be delivered with the next steps
         self._stopped = False
         self._timer: Timer | None = None
 
@@ -103,17 +105,20 @@ class LeafLinkModel:
 
     def deliver(self, frames: bytes | bytearray) -> None:
         self._outbox.step.deliver.append(bytes(frames))
+        self._decided_us.append(self._network.scheduler.now_us)
 
     # What the broker does
 
     def carry_out(self, frames: Sequence[bytes | bytearray]) -> None:
         """Write what a step delivers."""
-        if self.is_up:
-            self._write(b"".join(frames))
+        for frame in frames:
+            decided_us = self._decided_us.popleft()
+            if self.is_up:
+                self._write(bytes(frame), decided_us)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, decided_us: int = 0) -> None:
         if (connection := self._connection) is not None and data:
-            connection.send(lambda: self._server.receive(connection, data))
+            connection.send(lambda: self._server.receive(connection, data, decided_us))
 
     # Events of the network
 

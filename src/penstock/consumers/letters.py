@@ -1,0 +1,175 @@
+"""Messages that a consumer has given up, on their way to the stream of its dead letters. Sans-IO.
+
+Rules: a message stays pending in the consumer's state, in no client's hand, until its letter is stored: first the
+letter, then the state. One letter of a consumer is under way at a time, in order of the offsets. After a failure the
+next one is tried after RETRY_US_MIN, and then ever more rarely, up to RETRY_US_MAX: what is wrong with one letter (the
+stream is gone, full, sealed, forbidden) is wrong with the next one, too, mostly. One that alone is wrong keeps no other
+one waiting.
+
+    given up ─▶ waits ─▶ under way ─┬─▶ stored: the message leaves the pending ones
+                  ▲                 │
+                  └── growing pause ┴─ failed
+
+Theory: who crashes between letter and state has the next leader find the message pending, at its last delivery; it is
+given up anew, with the same id, and the leader of the other stream knows that letter.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from penstock.base import limits
+from penstock.base.dead_letters import (
+    CONSUMER,
+    DELIVERIES,
+    LETTER,
+    LINE_END,
+    NOTE_BYTES,
+    OFFSET,
+    PARTITION,
+    PATH,
+    REASON,
+    SEQUENCE,
+    STREAM,
+    SUBJECT,
+    TIME,
+    VERSION_LINE,
+    fitting,
+    lines_of,
+    own_lines,
+    shown_reason,
+)
+
+RETRY_US_MIN: Final = 1_000_000
+RETRY_US_MAX: Final = 60_000_000
+PATH_MAX: Final = 8
+"""Streams that a message may come through as a dead letter."""
+MAX_DELIVER: Final = "max_deliver"
+"""The reason of a message that was delivered as often as it may be."""
+TERMINATED: Final = "terminated"
+_PATH_LINE = f"\r\n{PATH}: ".encode()
+
+
+class Given(NamedTuple):
+    """A message that is given up."""
+
+    offset: int
+    deliveries: int
+    reason: str
+    reply: bytes = b""  # who asked for it is answered there, once it is done
+
+
+class LetterQueue:
+    """Messages that one consumer has given up under one leadership. Times are elapsed µs."""
+
+    __slots__ = ("_last", "_waiting", "due_us", "failure", "failures", "under_way")
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Given] = {}
+        self.under_way: Given | None = None
+        self.due_us = 0  # when the next one may be sent
+        self.failure = ""  # why the last attempt failed; empty: it did not
+        self.failures = 0  # attempts in a row
+        self._last = -1  # offset of the last one that was sent
+
+    def __len__(self) -> int:
+        return len(self._waiting) + (self.under_way is not None)
+
+    def add(self, given: Given) -> None:
+        """A message is given up; the first reason counts."""
+        if self.under_way is None or self.under_way.offset != given.offset:
+            self._waiting.setdefault(given.offset, given)
+
+    def next(self, now_us: int) -> Given | None:
+        """Return the letter to be sent now, which is under way from then on; None: none is."""
+        if self.under_way is not None or not self._waiting or now_us < self.due_us:
+            return None
+        waiting = self._waiting
+        self._last = min((offset for offset in waiting if offset > self._last), default=min(waiting))
+        self.under_way = waiting.pop(self._last)
+        return self.under_way
+
+    def done(self) -> None:
+        """The letter is stored, or the message is not pending any more."""
+        self.under_way = None
+        self.failure, self.failures, self.due_us = "", 0, 0
+
+    def failed(self, why: str, now_us: int) -> bool:
+        """The letter could not be stored: it waits again. Return if that is news."""
+        given, self.under_way = self.under_way, None
+        if given is not None:
+            self._waiting[given.offset] = given
+        self.due_us = now_us + min(RETRY_US_MIN << min(self.failures, 16), RETRY_US_MAX)
+        self.failures += 1
+        is_news, self.failure = why != self.failure, why
+        return is_news
+
+    @property
+    def wake_us(self) -> int | None:
+        """When `next` has a letter; None: not by time."""
+        return self.due_us if self._waiting and self.under_way is None else None
+
+
+class Origin(NamedTuple):
+    """Origin of a message, and the consumer that gave it up."""
+
+    stream: str
+    partition: int
+    consumer: str
+    consumer_id: bytes
+    time: str  # RFC 3339
+
+
+def letter_id(consumer_id: bytes, offset: int) -> str:
+    """Return the id of a letter: that of the consumer and its message, for ever."""
+    return f"{consumer_id.hex()}-{offset + 1}"
+
+
+def path_of(headers: bytes | None) -> list[str]:
+    """Return the streams that a message came through as a dead letter."""
+    at = -1 if headers is None else headers.find(_PATH_LINE)
+    if headers is None or at < 0:
+        return []
+    begin = at + len(_PATH_LINE)
+    return headers[begin : headers.find(LINE_END, begin)].decode(errors="replace").split(" ")
+
+
+def loop(path: list[str], source: str, target: str) -> str:
+    """Return why a message may not become a dead letter of `target`; empty: it may."""
+    if target in (*path, source):
+        way = " ".join([*path, source])
+        return f"it would go in a circle: it came through {way}, and {target} has its dead letters"
+    if len(path) >= PATH_MAX:
+        return f"it came through {len(path)} streams as a dead letter already, the limit is {PATH_MAX}"
+    return ""
+
+
+def letter_headers(given: Given, origin: Origin, subject: str, headers: bytes | None, room: int) -> bytes:
+    """Return the header block of a letter, of at most `room` bytes, if its own headers fit.
+
+    Headers of the message that do not fit are left out, from the last one on; the reason says so.
+    """
+    path = " ".join([*path_of(headers), origin.stream])
+    own_path = f"{PATH}: ".encode()
+    theirs = [line for line in lines_of(headers or b"") if not line.startswith(own_path)]
+    fields = {
+        REASON: shown_reason(given.reason),
+        DELIVERIES: str(given.deliveries),
+        CONSUMER: origin.consumer,
+        STREAM: origin.stream,
+        PARTITION: str(origin.partition),
+        OFFSET: str(given.offset),
+        SEQUENCE: str(given.offset + 1),
+        SUBJECT: subject,
+        TIME: origin.time,
+        LETTER: letter_id(origin.consumer_id, given.offset),
+        PATH: path,
+    }
+    theirs = [line for line in theirs if line.partition(b":")[0].decode(errors="replace") not in fields]
+    room = min(room, limits.HEADER_BLOCK_BYTES_MAX) - len(VERSION_LINE) - len(LINE_END)
+    kept = fitting(theirs, room - len(own_lines(fields)))
+    if len(kept) < len(theirs):
+        kept = fitting(theirs, room - len(own_lines(fields)) - NOTE_BYTES)
+        left = f"the last {len(theirs) - len(kept)} of {len(theirs)} headers"
+        fields[REASON] = f"{fields[REASON]} (left out: {left})"
+    return VERSION_LINE + own_lines(fields) + b"".join(kept) + LINE_END

@@ -1,0 +1,74 @@
+"""Consumers with acks beside faults, and planted mistakes in them that are found.
+
+Plans of their own, beside those of the seeds, so that each takes a few seconds.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from penstock.testing.simulation.planned_faults import Ill, PlannedFault
+from tests.extent import code_seed, each_change, needs_time
+from tests.sim.plan.plan import Act, PlannedOperation, RunPlan
+from tests.sim.run.run import run_plan
+
+END_US = 16_000_000
+OPERATIONS = 260
+FAULTS = 5
+SEEDS = (1, 11)
+NEW_SEEDS = 6
+MUTANT_SEEDS = range(1, 9)
+REQUIRED = (
+    "messages of crews",
+    "acks that were answered",
+    "late acks",
+    "workers that died",
+    "infos of crews",
+    "jobs deleted",
+    "leader changes",
+)
+ILLS = (
+    Ill.CRASH,
+    Ill.CLEAN_RESTART,
+    Ill.POWER_CUT,
+    Ill.PAUSE,
+    Ill.DEPOSED_AND_BACK,
+    Ill.UNEVEN_FAILOVER,
+    Ill.NATS_LOST,
+    Ill.ACKS_LOST,
+    Ill.PARTITION,
+    Ill.CLOCK_STEP,
+    Ill.SLOW_DISK,
+)
+
+
+def plan(seed: int, ills: tuple[Ill, ...] = ILLS) -> RunPlan:
+    """Jobs, workers, and a few faults."""
+    random = Random(f"{seed} of consumers")
+    operations = [
+        PlannedOperation(1_000_000 + int(random.random() * (END_US - 1_000_000)), Act.WORK, 0, random.getrandbits(32))
+        for _ in range(OPERATIONS)
+    ]
+    faults = []
+    for number in range(FAULTS):
+        at_us = int((0.25 + 0.7 * (number + random.random()) / FAULTS) * END_US)
+        ill = ills[int(random.random() * len(ills))]
+        lasts_us = int(200_000 + random.random() ** 2 * 5_000_000)
+        faults.append(PlannedFault(at_us, ill, 1 + int(random.random() * 3), lasts_us, random.getrandbits(32)))
+    return RunPlan(seed, 3, END_US, tuple(sorted(operations)), tuple(sorted(faults)))
+
+
+@each_change
+@pytest.mark.parametrize("seed", SEEDS)
+def test_acks_hold_whatever_strikes(seed: int) -> None:
+    result = run_plan(plan(seed))
+    assert result.error == ""
+    assert [name for name in REQUIRED if not result.counters.get(name)] == []
+
+
+@needs_time
+@pytest.mark.parametrize("number", range(NEW_SEEDS))
+def test_it_holds_in_seeds_that_no_other_code_had(number: int) -> None:
+    assert run_plan(plan(code_seed() + number)).error == ""

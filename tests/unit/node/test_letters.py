@@ -1,0 +1,92 @@
+"""Dead letters at the leader of the stream that keeps them: each is stored once, however often and late it comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.base.errors import ErrorCode
+from penstock.base.ids import TimestampUs
+from penstock.messages import AlterStreamRequest, AlterStreamResponse, StoreLetterRequest, StoreLetterResponse
+from tests.unit.node.harness import Broker, batch_of
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def broker() -> Broker:
+    broker = Broker().start()
+    broker.create("dead")
+    return broker
+
+
+def request_of(broker: Broker, letter: str, *, since_us: int | None = None, stream: str = "dead") -> StoreLetterRequest:
+    since_us = broker.clock.now.wall_us if since_us is None else since_us
+    return StoreLetterRequest(stream_id=broker.stream_id(stream), letter=letter, since_us=TimestampUs(since_us))
+
+
+def batch(letter: str, value: bytes = b"v", subject: str = "dead.x") -> Any:
+    return batch_of([(subject, None, value, f"NATS/1.0\r\nA: b\r\nPenstock-Dead-Letter: {letter}\r\n\r\n".encode())])
+
+
+def store(broker: Broker, letter: str, value: bytes = b"v", **fields: Any) -> StoreLetterResponse:
+    return broker.ask(request_of(broker, letter, **fields), StoreLetterResponse, batch(letter, value))
+
+
+def stored(broker: Broker) -> list[bytes | None]:
+    return [row.value for row in broker.read("dead")]
+
+
+def test_a_letter_is_stored_once(broker: Broker) -> None:
+    first = store(broker, "a-1", b"1")
+    other = store(broker, "a-2", b"2")
+    again = store(broker, "a-1", b"1")
+    assert [(one.offset, one.is_new) for one in (first, other, again)] == [(0, True), (1, True), (0, False)]
+    assert stored(broker) == [b"1", b"2"]
+
+
+def test_a_letter_is_known_long_after_the_deduplication_window_and_to_the_next_leader(broker: Broker) -> None:
+    since_us = broker.clock.now.wall_us
+    store(broker, "a-1", b"1")
+    for number in range(5):
+        broker.append("dead", b"%d" % number)
+    broker.clock.advance_ms(DAY_MS)
+    broker = broker.crash().start()
+    assert not store(broker, "a-1", b"1", since_us=since_us).is_new
+    assert store(broker, "a-2", b"2").is_new
+    assert not store(broker, "a-1", b"1", since_us=since_us).is_new
+
+
+def test_a_letter_that_comes_twice_at_once_is_stored_once(broker: Broker) -> None:
+    callers = [f"sender {number}" for number in range(3)]
+    request = request_of(broker, "a-1")
+    for caller in callers:
+        broker.open_requests.add(caller)
+        broker.node.request(caller, request, bytes(batch("a-1")), broker.clock.now)
+    broker.turn()
+    answers = [broker.replies[caller].response for caller in callers]
+    assert [one.is_new for one in answers if isinstance(one, StoreLetterResponse)].count(True) == 1
+    assert len(stored(broker)) == 1
+
+
+def test_what_is_no_letter_of_this_stream_is_refused(broker: Broker) -> None:
+    refusal = broker.refusal(request_of(broker, "a-1"), batch("a-1", subject="other.x"))
+    assert refusal.code == ErrorCode.BAD_REQUEST
+    refusal = broker.refusal(request_of(broker, "a-1"), batch_of([("dead.x", None, b"1", None)] * 2))
+    assert refusal.code == ErrorCode.BAD_REQUEST
+    broker.create("wide", "wide", partitions=2)
+    refusal = broker.refusal(request_of(broker, "a-1", stream="wide"), batch("a-1", subject="wide"))
+    assert (refusal.code, "one partition" in refusal.message) == (ErrorCode.BAD_REQUEST, True)
+    assert stored(broker) == []
+
+
+def test_a_letter_that_was_refused_is_taken_later(broker: Broker) -> None:
+    broker.create("small", max_messages=1, discard="new")
+    for letter in ("a-1", "a-2"):
+        broker.request(request_of(broker, letter, stream="small"), batch(letter, subject="small.x"))
+    refusal = broker.refusal(request_of(broker, "a-2", stream="small"), batch("a-2", subject="small.x"))
+    assert refusal.code == ErrorCode.STREAM_FULL
+    broker.ask(AlterStreamRequest(name="small", changes={"max_messages": 5}), AlterStreamResponse)
+    answer = broker.ask(request_of(broker, "a-2", stream="small"), StoreLetterResponse, batch("a-2", subject="small.x"))
+    assert answer.is_new
