@@ -23,7 +23,7 @@ from tests.integration.test_jetstream_readers import delivering
 from tests.integration.test_jetstream_streams import api_options, serving
 from tests.ports import free_ports
 
-CONSUMERS = {
+CONSUMERS: dict[str, dict[str, Any]] = {
     "plain": {"ack_wait": 2},
     "counted": {"ack_wait": 2, "max_deliver": 1_000, "backoff": [0.5, 1, 2]},
     "narrow": {"ack_wait": 1, "max_ack_pending": 5},
