@@ -142,7 +142,8 @@ def test_limits_are_those_of_the_code(package: str, place: int) -> None:
     assert len(said) > 10
     for name, value, _ in said:
         module, _, constant = name.strip("`").rpartition(".")
-        found = getattr(importlib.import_module(f"{package}.{module}"), constant)
+        inside = "penstock" if module.startswith("base.") else package  # what others have, too
+        found = getattr(importlib.import_module(f"{inside}.{module}"), constant)
         assert int(value.replace(",", "")) == found, name
 
 
