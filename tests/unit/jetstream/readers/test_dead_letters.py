@@ -135,7 +135,7 @@ def test_a_message_waits_while_the_stream_is_gone_and_is_stored_when_it_is_back(
     broker.tick(1_100)
     broker.tick(100)
     state = told(broker)
-    assert (state["num_ack_pending"], state["ack_floor"]["stream_seq"], state["dead_letters"]["waiting"]) == (0, 0, 2)
+    assert (state["num_ack_pending"], state["ack_floor"]["stream_seq"], state["dead_letters"]["waiting"]) == (2, 0, 2)
     assert "no stream 'dead'" in state["dead_letters"]["error"]
     said = [one for one in broker.notices if "dead letters wait" in one]
     assert len(said) == 1, said
