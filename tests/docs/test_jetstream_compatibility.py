@@ -265,6 +265,7 @@ async def _purge(one: Publisher) -> str:
 
 
 async def _infos(one: Publisher) -> str:
+    await one.js.publish("orders.told")
     info = await one.js.stream_info("orders", subjects_filter=">")
     assert info.state.subjects is not None
     names = {one.config.name for one in await one.js.streams_info()}
@@ -378,13 +379,22 @@ async def _objects(one: Publisher) -> str:
     return "yes"
 
 
+async def _each_of_retention(one: Any) -> None:
+    for name, policy in (("work", RetentionPolicy.WORK_QUEUE), ("interest", RetentionPolicy.INTEREST)):
+        info = await one.js.add_stream(name=name, retention=policy)
+        assert info.config.retention == policy
+        await one.js.delete_stream(name)
+
+
 ELSE: dict[str, Try] = {
     "`js.account_info()`": lambda one: _yes(one.js.account_info()),
     "`js.add_stream(…)`, `update_stream(…)`, `delete_stream(…)`": _streams,
-    "`js.add_stream(…)` with a mirror, with sources, or as a work queue": lambda one: _each(
+    "`js.add_stream(…)` with a mirror, or with sources": lambda one: _each(
         one.js.add_stream(name="m", mirror=StreamSource(name="orders")),
         one.js.add_stream(name="s", sources=[StreamSource(name="orders")]),
-        one.js.add_stream(name="w", retention=RetentionPolicy.WORK_QUEUE),
+    ),
+    "`js.add_stream(…)` as a work queue, or with retention by interest": lambda one: _yes(
+        _each_of_retention(one),
     ),
     "`js.add_stream(…)` on a subject of another stream": lambda one: one.js.add_stream(name="o", subjects=["orders.a"]),
     "`js.purge_stream(…)`": _purge,
