@@ -299,7 +299,7 @@ class Cursor:
         self.finished: list[Pull] = []
         self.current: Pull | None = None  # the first one of `pulls`
         self.next_offset = next_offset
-        self.last_offset = next_offset - 1  # of the last delivered message
+        self.last_offset = next_offset - 1  # the highest that was delivered
         self.last_us = 0  # its timestamp
         self.delivered = 0
         self.delivered_us = 0  # elapsed time of the last delivery
@@ -548,6 +548,8 @@ class Cursor:
             self.last_us = rows.times[row]
             self.next_offset = self.last_offset + 1
             self.pending -= 1
+        elif rows.numbers[row] > self.last_offset:  # it was parked
+            self.last_offset = rows.numbers[row]
         if self.table is not None:
             self._enter(rows, row, now_us)
 

@@ -262,6 +262,7 @@ class Gateway:
 
     def acks_received(self, group: MessageGroup, now: Now) -> None:
         """Take the acks of consumers of one read of the NATS connection."""
+        self.node.check_session(now)
         for part in self.parts:
             self._try(partial(part.acks_received, group, now))
         self._raise_bug()
@@ -310,6 +311,7 @@ class Gateway:
 
     def tick(self, now: Now) -> None:
         """Ask again what could not be answered yet, and refuse what has waited for too long."""
+        self.node.check_session(now)
         steps = (self._ownership.tick, self.conversations.tick, self._refuse_unconfirmed, self._confirm)
         for step in (*steps, self.lookups.tick, *(part.tick for part in self.parts)):
             self._try(partial(step, now))
@@ -358,6 +360,7 @@ class Gateway:
         self._raise_bug()
 
     def _turn(self, now: Now) -> None:
+        self.node.check_session(now)
         self._serve(now)
         for part in self.parts:
             self._try(partial(part.turn, now))

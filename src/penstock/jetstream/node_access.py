@@ -78,6 +78,9 @@ class GatewayNode(Protocol):
     def outbox(self) -> Outbox:
         """Collects what the driver must do: answers on NATS, deliveries, disk work."""
 
+    def check_session(self, now: Now) -> None:
+        """Begin an event of the gateway: leaderships whose session may have ended, as the process slept, are mute."""
+
     def shown(self, stream_id: StreamId, partition: PartitionId) -> Shown | None:
         """Return what readers are shown of a partition that this broker leads; None: it does not."""
 

@@ -482,6 +482,13 @@ class Node:
         """The time of the current event."""
         return self._context.now
 
+    def check_session(self, now: Now) -> None:
+        """Begin an event of the gateway: leaderships whose session may have ended, as the process slept, are mute."""
+        if self._events or not self._cluster.has_session(now):
+            self._at(now)
+        else:  # no event: nothing has to be followed up
+            self._context.now = now
+
     def shown(self, stream_id: StreamId, partition: PartitionId) -> Shown | None:
         """Return what readers are shown of a partition that this broker leads; None: it does not."""
         found = self._partitions.get(PartitionKey(stream_id, partition))
@@ -494,10 +501,7 @@ class Node:
         """
         if self._is_stopped:
             return None
-        if self._events or not self._cluster.has_session(now):
-            self._at(now)
-        else:  # no event: nothing has to be followed up
-            self._context.now = now
+        self.check_session(now)
         kept = self._lookups.kept_lasts(self._router.find, self.access.of(who), stream_id)
         return kept and kept._replace(until_us=min(kept.until_us, self._cluster.session_until_us))
 

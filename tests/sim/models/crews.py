@@ -38,7 +38,6 @@ _ACK = re.compile(rb"\$JS\.ACK\.([^.]+)\.([^.]+)\.(\d+)\.(\d+)\.(\d+)\.(\d+)\.(\
 _WAY_US = 3_000_000  # longest time that a message is on its way
 _OPEN_US = 25_000_000  # what was not answered may be carried out later, but not so late
 _EARLY_US = 8_000_000  # a wait begins when a delivery is decided; it is sent once that is committed
-_ASLEEP_US = 6_000_000  # longest pause of a process
 _NEVER_US = 1 << 62
 
 
@@ -192,7 +191,7 @@ class Crew:
         before = state.delivered.get(one.offset, [])
         where = f"{self.name}: offset {one.offset}, delivery {one.number}, sequence {one.sequence}"
         confirmed_us = state.confirmed.get(one.offset)
-        if confirmed_us is not None and one.sent_us > confirmed_us and not self._may_be_deposed(one):
+        if confirmed_us is not None and one.sent_us > confirmed_us:
             raise ViolationError(f"{where}: its ack was answered at {confirmed_us} us")
         if rules.max_deliver and max(one.number, len(before) + 1) > rules.max_deliver:
             raise ViolationError(f"{where}: it came {len(before)} times before, of {rules.max_deliver} at most")
@@ -206,11 +205,6 @@ class Crew:
             self._check_due(where, before[-1], one)
         if rules.is_ordered:
             self._check_order(where, one)
-
-    def _may_be_deposed(self, one: Delivery) -> bool:
-        """True if a leader may have sent it that has slept, and does not know yet that another one leads."""
-        led_us = self.stream.history.led_us.values()
-        return not self.rules.commits_first and any(one.sent_us - _ASLEEP_US < at_us < one.sent_us for at_us in led_us)
 
     def _check_due(self, where: str, before: Delivery, one: Delivery) -> None:
         waits_us = self.rules.waits_us

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base import limits
 from penstock.messages import StoreLetterRequest
 from penstock.node.step import PeerRequest
 from tests.unit.jetstream.api_broker import ApiBrokers, ApiMember
@@ -74,6 +75,47 @@ def test_the_next_leader_goes_on_with_a_consumer() -> None:
     brokers.run(6_000)
     again = [(one.value, one.deliveries) for one in pulled(brokers, second, 9) if one.stream_seq]
     assert again == [(b"1", 2), (b"2", 2), (b"3", 1)]
+
+
+def slept(*, published: bytes) -> tuple[ApiBrokers, ApiMember, ApiMember, list[Delivered]]:
+    """Return brokers of which one slept while another came to lead, both, and what the first one delivered.
+
+    A pull request waits at the first one; all that was published before it slept is in hand, and is due by now.
+    """
+    brokers = ApiBrokers(1, 2, 3)
+    brokers.run(6_000)
+    assert "error" not in call(brokers, brokers[1], "STREAM.CREATE.s", {"name": "s", "num_replicas": 3})
+    brokers.run(1_000)
+    first = leader_of(brokers, "s")
+    config = {"durable_name": "d", "ack_policy": "explicit", "ack_wait": 5 * S}
+    made = call(brokers, first, "CONSUMER.CREATE.s.d", {"stream_name": "s", "config": config})
+    assert "error" not in made, made
+    first.publish("s", published)
+    brokers.run(500)
+    taken = pulled(brokers, first, 1)
+    assert [one.value for one in taken] == [published]
+    request = json.dumps({"batch": 5, "expires": 60 * S}).encode()
+    first.deliver([(b"$JS.API.CONSUMER.MSG.NEXT.s.d", b"_INBOX.waits", None, request)])
+    brokers.run(500)
+    brokers.hang(first.broker_id)
+    brokers.run(2 * limits.SESSION_MS)
+    second = next(one for one in brokers.all if one is not first)
+    second = brokers[second.image.by_name("s").partitions[0].leader]
+    assert second is not first
+    first.leaf.frames.clear()
+    return brokers, first, second, taken
+
+
+def test_who_slept_does_not_deliver_what_the_next_leader_has_confirmed() -> None:
+    brokers, first, second, taken = slept(published=b"x")
+    second.deliver([(taken[0].reply.encode(), b"_INBOX.ack", None, b"")])
+    brokers.run(500)
+    assert second.answers["_INBOX.ack"] == b""
+    first.gateway.tick(first.clock.now)  # the first thing that it does
+    while first.gateway.has_next_turn:
+        first.gateway.turn(first.clock.now)
+    first.turn()
+    assert [one for one in parsed(b"".join(first.leaf.frames)) if one.stream_seq] == []
 
 
 class LostAnswers(ApiBrokers):

@@ -440,6 +440,8 @@ class ConsumerApi:
             told = self._readers.told_pending(reader) if self._readers.is_here(reader) else 0
         if told is None:
             told = (yield from self._readers.counting(reader)).messages
+            if reader.led is not None:
+                told += reader.led.state.table.parked  # they are behind its position
         return self._told(reader, told)
 
     def _told(self, reader: Reader, pending: int) -> dict[str, Any]:
@@ -453,7 +455,7 @@ class ConsumerApi:
         floor, in_hand, redelivered = sequences, 0, 0
         if reader.led is not None:
             table = reader.led.state.table
-            last = table.floor_offset() if table.count else cursor.last_offset + 1
+            last = min(table.floor_offset(), cursor.last_offset + 1) if table.count else cursor.last_offset + 1
             floor = {"consumer_seq": table.floor_sequence(), "stream_seq": last}
             in_hand, redelivered = table.ack_pending, table.redelivered
             if table.takes_settled and not reader.config.dead_letters:

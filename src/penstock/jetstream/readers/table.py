@@ -46,7 +46,7 @@ from penstock.jetstream.readers.running.output import TURN_BYTES, Output
 from penstock.jetstream.readers.running.registry import ReaderRegistry
 from penstock.jetstream.readers.running.row_reads import RowReads
 from penstock.jetstream.readers.running.schedule import Schedule
-from penstock.jetstream.readers.running.serving import Serving
+from penstock.jetstream.readers.running.serving import UNCERTAIN_US, Serving
 from penstock.jetstream.readers.running.tails import Tails
 from penstock.jetstream.readers.starting import Start, shown_now
 from penstock.jetstream.readers.stored.acks import AckTables
@@ -380,6 +380,9 @@ class Readers:
             self._inboxes.look(reader, now)
         self._output.send_all_to(reader, reader.frames_due(now.elapsed_us))
         if reader.led is not None:
+            if not reader.led.is_certain:
+                self._schedule.sleep(reader, now.elapsed_us + UNCERTAIN_US)
+                return True
             self.stored.expire(reader, reader.led, now)
         if reader.is_inactive(now.elapsed_us):
             return False

@@ -88,6 +88,14 @@ class KnownConsumers:
         is_led = self._partition.leadership is self._leadership
         return is_led and self._logs.is_known(self._partition.key, self)
 
+    @property
+    def is_certain(self) -> bool:
+        """True while no other broker may lead; may become true again in the same leadership.
+
+        What is delivered while it is false may contradict what the next leader has told.
+        """
+        return self.is_current and not self._partition.is_mute
+
     def take_rows(self) -> Mapping[bytes, bytes]:
         """Return the last value of each key, all committed: what it had when the leadership began.
 
@@ -121,7 +129,7 @@ class KnownConsumers:
 
     def _check(self, rows: Rows) -> None:
         label = self._partition.label
-        if not self.is_current or self._partition.is_mute:
+        if not self.is_certain:
             text = f"nothing was stored: {label} is led by another broker, or may be by now"
             raise RemoteError(ErrorCode.NOT_LEADER, text)
         if self._partition.log.damage:

@@ -100,3 +100,25 @@ def test_the_order_cannot_be_changed(broker: ReaderBroker) -> None:
     assert made["error"]["err_code"] == 10012, made
     told = broker.durable("s", "d", metadata={ORDER_BY: "key", "other": "x"})
     assert told["config"]["metadata"]["other"] == "x"
+
+
+def test_what_is_parked_is_told_as_pending_when_messages_are_counted_anew(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", metadata={ORDER_BY: "key"})
+    publish(broker, *KEYS)
+    assert values(broker.pulled("s", "d", 2)) == [b"k1", b"l1"]
+    assert broker.api("CONSUMER.INFO.s.d")["num_pending"] == 3
+    assert broker.api("STREAM.MSG.DELETE.s", {"seq": 5})["success"]
+    assert broker.api("CONSUMER.INFO.s.d")["num_pending"] == 2
+
+
+def test_the_ack_floor_is_not_told_above_what_was_delivered(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", metadata={ORDER_BY: "key"})
+    publish(broker, *KEYS[:2])
+    for number in (1, 2):
+        (one,) = broker.pulled("s", "d", 5)[:1]
+        told = broker.api("CONSUMER.INFO.s.d")
+        assert (told["delivered"]["stream_seq"], told["ack_floor"]["stream_seq"]) == (number, number - 1)
+        broker.ack(one)
+    publish(broker, *KEYS[2:4])
+    told = broker.api("CONSUMER.INFO.s.d")
+    assert (told["delivered"]["stream_seq"], told["ack_floor"]["stream_seq"]) == (2, 2)

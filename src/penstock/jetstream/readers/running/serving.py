@@ -24,6 +24,8 @@ from penstock.node.partition.partition import Shown
 
 SHARE_BYTES = 256 * limits.KIB
 """Frames for one reader in its turn."""
+UNCERTAIN_US = 100_000
+"""Until a stored consumer is looked at again of which another broker may be the leader."""
 _EARLY_US = 2_000  # until a request is looked at again whose inbox is not known yet
 
 
@@ -59,6 +61,9 @@ class Serving:
             self._registry.lose(feed)
             return
         reader.place = Place.IDLE
+        if reader.led is not None and not reader.led.is_certain:
+            self._schedule.sleep(reader, now.elapsed_us + UNCERTAIN_US)
+            return
         if reader.led is None or reader.led.priorities is None:
             self._serve(feed, reader, shown, now, hot.UNLIMITED)
         else:
@@ -187,6 +192,7 @@ class Serving:
         is_plain = led.priorities is None and not led.state.config.commits_first and reader.config.acks != "none"
         return (
             is_plain
+            and led.is_certain
             and not (led.is_holding or led.state.table.ready or reader.is_paused(now.wall_us))
             and led.asked_end <= feed.tail_end
             and reader.cursor.next_offset >= reader.cursor.resume_offset

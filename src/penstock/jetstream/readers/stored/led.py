@@ -97,6 +97,11 @@ class LedConsumer:
         self.checked_under: object = None  # for which state of the log messages that are gone were looked for
 
     @property
+    def is_certain(self) -> bool:
+        """True while no other broker may lead: only then it delivers, and gives messages up."""
+        return self.writes.log.is_certain
+
+    @property
     def is_holding(self) -> bool:
         """True if frames wait, behind which all others have to wait."""
         return bool(self.frames) or (self.under_way > 0 and self.state.config.commits_first)
