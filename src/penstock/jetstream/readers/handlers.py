@@ -15,7 +15,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
-from penstock.consumers.state import CARRIED_NUMBER_MAX, ConsumerState
+from penstock.consumers.state import CARRIED_NUMBER_MAX, POSITION_MAX, ConsumerState
 from penstock.hot.deliveries import UNLIMITED
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
@@ -582,7 +582,7 @@ class ConsumerApi:
                 raise consumer_refusal(10204, "invalid reset: below start time")
         elif config.policy != "all":
             raise consumer_refusal(10204, "invalid reset: not allowed")
-        start = Start(sequence - 1)
+        start = Start(min(sequence - 1, POSITION_MAX))
         pending = yield from pending_of(feed, config.filters, start, shown)
         if not self._readers.is_here(reader):
             raise consumer_not_found()

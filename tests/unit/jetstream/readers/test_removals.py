@@ -316,3 +316,20 @@ def test_a_reset_forward_removes_nothing_that_was_not_acked(queue: ReaderBroker)
     for _ in range(3):
         after.tick(11_000)
     assert held(after) == (3, 1, 3)
+
+
+def test_an_ack_removes_no_message_of_another_consumer(queue: ReaderBroker) -> None:
+    """A token has three digits: who may ack one consumer's messages may guess it for any message behind."""
+    queue.durable("s", "a", filter_subject="s.a")
+    queue.durable("s", "b", filter_subject="s.b")
+    publish(queue, b"of b", subject="s.b")
+    publish(queue, b"of no one", subject="s.c")
+    publish(queue, b"of a")
+    assert [one.value for one in queue.pulled("s", "a", 1)] == [b"of a"]
+    assert [one.value for one in queue.pulled("s", "b", 1)] == [b"of b"]
+    for sequence in (1, 2):
+        for token in range(1_000):
+            subject = f"$JS.ACK.s.a.1.{sequence}.1.{token:03d}.0".encode()
+            queue.deliver([(subject, b"_INBOX.guess", None, b"")])
+    settle(queue)
+    assert held(queue) == (3, 1, 3)
