@@ -141,6 +141,22 @@ class Interest:
         else:
             self._release(one for one in offsets if self._start <= one < self._judged)
 
+    def settled_before(self, name: str, offset: int) -> bool:
+        """A consumer passed a row that it does not hold, and says that it is settled; False: the next question decides.
+
+        An ack proves little: its token is short, and of a queue the row may be another consumer's, or no one's. Only a
+        consumer that gets all rows has settled whatever it passed and does not hold.
+        """
+        if not self._is_queue:
+            self.settled(name, (offset,))
+            return True
+        entry = self._entries.get(name)
+        if entry is None or entry.filters:
+            return False
+        if entry.since <= offset < entry.claim.next_offset and not entry.claim.holds(offset):
+            self.settled(name, (offset,))
+        return True
+
     def _release(self, offsets: Iterable[int]) -> None:
         """Give out rows below `_judged` that no consumer needs."""
         if found := [one for one in offsets if not self._is_needed(one)]:

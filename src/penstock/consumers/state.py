@@ -28,6 +28,8 @@ NOTE_MS = 60_000
 """Interval of the rows that note the time that is left, while messages wait for a time."""
 PASSED_MAX = 65_536
 """Messages that are not wanted, behind which the position is noted though nothing else changed."""
+POSITION_MAX = 2**59
+"""Where a consumer may begin: far behind every message, and far below what a row holds, so that it can be read."""
 CARRIED_NUMBER_MAX = 2**59
 """Deliveries, and resets, of a consumer that is carried: far below what a row holds, so that it can go on."""
 CARRIED_CLOCK_MS_MAX = 2**49

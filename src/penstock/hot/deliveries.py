@@ -568,7 +568,7 @@ class Cursor:
             if row == rows.count or rows.numbers[row] != offset or rows.is_skipped(row):
                 table.give_up(offset)
                 index = table.next_ready(table.lower_bound(offset))
-            elif table.deliveries_at(index) == 0 and table.ack_pending >= table.pending_max:
+            elif table.deliveries_at(index) == 0 and table.ack_pending - table.ended >= table.pending_max:
                 self.is_blocked = True  # those behind it may be counted already: they go out, or nothing would go on
                 index = table.next_ready(index + 1)
             else:

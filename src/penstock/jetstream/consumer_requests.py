@@ -145,6 +145,7 @@ def _steps(gateway: Gateway, call: Call, request: AskConsumersRequest, state: St
                 "config": {**config, "name": request.consumer},
                 "offset": request.next_offset or 0,
                 "deliveries": request.deliveries,
+                "since": request.since,
                 "state": call.raw,
             }
             infos = yield from _asked(gateway, call, name, "CONSUMER.RESTORE", request.consumer, carried)

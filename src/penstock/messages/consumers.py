@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from penstock.base import limits
-from penstock.base.ids import PartitionId, TimestampUs
+from penstock.base.ids import Offset, PartitionId, TimestampUs
 from penstock.messages.fields import (
     Int32Field,
     Int64Field,
@@ -48,7 +48,8 @@ class AskConsumersRequest(Request, frozen=True, kw_only=True):
     | `create`  | `config`: JSON, as `config` of JetStream's CONSUMER.CREATE, without a `deliver_subject`  |
     | `pause`   | `until_us`: nothing is delivered until then; None: it goes on now                        |
     | `reset`   | `next_offset`: where it goes on; None: behind what it has delivered                      |
-    | `restore` | as `create`; also `next_offset` and `deliveries`; or the raw part: `state` of an export  |
+    | `restore` | as `create`; also `since`, `next_offset` and `deliveries`; or the raw part: `state` of   |
+    |           | an export                                                                                |
 
     A consumer that is restored has the place and the messages in hand of another one, and nothing else of it: acks of
     the other one's deliveries name nothing. If it exists with that config, it stays as it is.
@@ -63,6 +64,7 @@ class AskConsumersRequest(Request, frozen=True, kw_only=True):
     until_us: Annotated[TimestampUs, msgspec.Meta(ge=0, le=limits.CONSUMER_PAUSE_UNTIL_US_MAX)] | None = None
     next_offset: OffsetField | None = None
     deliveries: Int64Field = 0
+    since: OffsetField = Offset(0)
 
 
 class AskConsumersResponse(Response, frozen=True, kw_only=True):
@@ -83,7 +85,8 @@ class ExportedConsumer(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer with its place and its messages in hand, to be restored at another stream with the same offsets.
 
     `state`: a snapshot, as `penstock.consumers.rows` has it: the place, and what is in hand with its deliveries and the
-    time that is left; empty: nothing is in hand.
+    time that is left; empty: nothing is in hand. `since`: of a work queue's consumer, before which offset it is not known
+    what was acked, as it had other filters, or stepped over it: these messages stay.
     """
 
     format: int = EXPORT_FORMAT
@@ -92,4 +95,5 @@ class ExportedConsumer(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: OffsetField  # behind the last message that it has delivered
     deliveries: Int64Field = 0
     ack_pending: Int64Field = 0
+    since: OffsetField = Offset(0)
     state: Annotated[bytes, msgspec.Meta(max_length=limits.CONSUMER_ROW_BYTES_MAX)] = b""  # Base64 in JSON

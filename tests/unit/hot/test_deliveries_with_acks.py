@@ -124,3 +124,17 @@ def test_without_a_request_nothing_is_parked() -> None:
     assert offsets(filled(made, source)[1]) == [0]
     assert one.parked == 0
     assert made.next_offset == 1
+
+
+def test_what_is_not_delivered_any_more_does_not_hold_back_a_message_whose_turn_comes() -> None:
+    """A work queue keeps what reached max_deliver: it counts to no limit, or the message would never be delivered."""
+    one = table(order=2, pending_max=2, max_deliver=1)
+    made = attached(one)
+    source = rows([b"s.a", b"s.a", b"s.b", b"s.c", b"s.d"])
+    filled(made, source)
+    assert one.expire(60_000 * MS) == [0, 2]
+    assert offsets(filled(made, source)[1]) == [3, 4]
+    assert one.expire(120_000 * MS) == [3, 4]
+    settle(one, pending.ACK, 0, 1)
+    assert (one.ready, one.ended, one.has_no_room()) == (1, 3, False)
+    assert offsets(again(made, source)[1]) == [1]

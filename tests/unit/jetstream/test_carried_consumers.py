@@ -64,7 +64,9 @@ def exported(broker: Broker, consumer: str = "d", stream: str = "s") -> Exported
 
 
 def restore(broker: ReaderBroker, one: ExportedConsumer, stream: str = "t") -> dict[str, Any]:
-    found: dict[str, Any] = asked(broker, "restore", one.name, one.state, stream=stream, config=one.config)
+    found: dict[str, Any] = asked(
+        broker, "restore", one.name, one.state, stream=stream, config=one.config, since=one.since
+    )
     return found
 
 

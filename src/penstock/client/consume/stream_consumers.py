@@ -263,6 +263,7 @@ class StreamConsumers:
             config=json.dumps(exported.config),
             next_offset=exported.next_offset,
             deliveries=exported.deliveries,
+            since=exported.since,
         )
         _, raw = await self._link.call(request, AskConsumersResponse, timeout_s=timeout, raw=exported.state)
         (found,) = msgspec.json.decode(bytes(raw), type=list[dict[str, Any]])

@@ -15,7 +15,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
-from penstock.consumers.state import CARRIED_NUMBER_MAX, ConsumerState
+from penstock.consumers.state import CARRIED_NUMBER_MAX, POSITION_MAX, ConsumerState
 from penstock.hot.deliveries import UNLIMITED
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
@@ -46,7 +46,7 @@ from penstock.jetstream.readers.feed import Feed
 from penstock.jetstream.readers.pulls import BadPullError, go_duration, parsed_pull, status
 from penstock.jetstream.readers.reader import Reader, new_cursor
 from penstock.jetstream.readers.starting import Start, pending_of, shown_now, start_of
-from penstock.jetstream.readers.stored.led import LedConsumer, ack_config, told_bytes
+from penstock.jetstream.readers.stored.led import SINCE_END, LedConsumer, ack_config, told_bytes
 from penstock.jetstream.readers.stored.removals import Coming
 from penstock.jetstream.readers.table import READERS_MAX, Readers
 from penstock.jetstream.stream_config import consumer_limits, json_object
@@ -68,6 +68,7 @@ class Carried(msgspec.Struct):
     offset: int = 0
     deliveries: int = 0
     state: bytes = b""
+    since: int = 0
 
 
 class ConsumerApi:
@@ -265,9 +266,9 @@ class ConsumerApi:
         elif name in feed.readers:
             raise consumer_refusal(10013, "consumer name already in use")
         if config.is_stored:
-            reader = yield from self._store(
-                state, feed, config, name, made or self._new_state(config, name, start.offset)
-            )
+            since = carried.since if carried else 0
+            made_now = made or self._new_state(config, name, start.offset)
+            reader = yield from self._store(state, feed, config, name, made_now, since)
             reader.cursor.want(start.wanted, start.resume)
             reader.told_pending = pending.messages
             readers.begin(feed, reader, pending, self._gateway.node.now)
@@ -291,8 +292,9 @@ class ConsumerApi:
             yield from done(partial(leaderships.add_log, state))
             yield from done(partial(leaderships.obtain, state))
 
-    def _new_state(self, config: ReaderConfig, name: str, offset: int) -> ConsumerState:
-        return self._stored.leaderships.new_state(name, self._new_name(), config, offset, self._gateway.node.now)
+    def _new_state(self, config: ReaderConfig, name: str, offset: int, *, since: int = 0) -> ConsumerState:
+        leaderships, now = self._stored.leaderships, self._gateway.node.now
+        return leaderships.new_state(name, self._new_name(), config, offset, now, since=since)
 
     def _carried_state(self, config: ReaderConfig, name: str, carried: Carried, log_end: int) -> ConsumerState:
         """Return the state of a consumer that goes on where another one was. Raise RemoteError."""
@@ -301,15 +303,16 @@ class ConsumerApi:
         if carried.state:
             now = self._gateway.node.now
             leaderships = self._stored.leaderships
-            return leaderships.carried_state(name, self._new_name(), config, carried.state, log_end, now)
+            drawn, since = self._new_name(), carried.since
+            return leaderships.carried_state(name, drawn, config, carried.state, log_end, now, since=since)
         if carried.deliveries > CARRIED_NUMBER_MAX:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"deliveries: {carried.deliveries} is above {CARRIED_NUMBER_MAX}")
-        made = self._new_state(config, name, min(carried.offset, log_end))
+        made = self._new_state(config, name, min(carried.offset, log_end), since=carried.since)
         made.table.delivered = carried.deliveries
         return made
 
     def _store(
-        self, state: StreamState, feed: Feed, config: ReaderConfig, name: str, made: ConsumerState
+        self, state: StreamState, feed: Feed, config: ReaderConfig, name: str, made: ConsumerState, since: int
     ) -> Generator[Asked, list[Answered], Reader]:
         """Store a new consumer. Raise RemoteError, ApiError."""
         leaderships = self._stored.leaderships
@@ -328,7 +331,8 @@ class ConsumerApi:
             if error is None and leaderships.of(state.stream_id) is one and self._readers.has_feed(feed):
                 if name in feed.readers:  # one without acks has come meanwhile
                     self._readers.remove([feed.readers[name]])
-                found.append(leaderships.add_reader(one, feed, name, config, made, created_us, self._gateway.node.now))
+                now = self._gateway.node.now
+                found.append(leaderships.add_reader(one, feed, name, config, made, created_us, now, since=since))
                 self._stored.advisories.acted(feed.name, name, "create")
             told(error)
 
@@ -355,6 +359,7 @@ class ConsumerApi:
             next_offset=Offset(table.next_offset),
             deliveries=table.delivered,
             ack_pending=table.ack_pending,
+            since=Offset(min(led.since, table.next_offset)),
             state=led.state.export(),
         )
         return msgspec.json.encode(exported)
@@ -390,11 +395,13 @@ class ConsumerApi:
                 raise consumer_refusal(10013, "consumer name already in use")
         if config == reader.config:
             return
-        if reader.led is not None:
-            yield from self._store_config(reader, reader.led, config)
+        has_other_filter = config.filters != reader.config.filters
+        if (led := reader.led) is not None:
+            # Until the filters change here, messages are passed by the old ones: nobody knows yet up to where.
+            since = SINCE_END if has_other_filter and led.state.table.takes_settled else led.since
+            yield from self._store_config(reader, led, config, since)
             if not self._readers.is_here(reader):
                 raise consumer_not_found()
-        has_other_filter = config.filters != reader.config.filters
         if has_other_filter:
             feed = self._readers.feed(state)
             shown = yield from shown_now(feed)
@@ -408,18 +415,20 @@ class ConsumerApi:
             self._readers.reconfigure(reader, config, now)
             self._readers.move(reader, Start(reader.cursor.next_offset), pending, now)
             feed.readers_left(1)
-            self._readers.removals.filters_changed(feed, reader)
+            if led is not None and led.state.table.takes_settled:
+                led.since = max(led.since, reader.cursor.next_offset, shown.end)
+                self._readers.removals.filters_changed(feed, reader)
+                yield from self._store_config(reader, led, config, led.since)
+            else:
+                self._readers.removals.filters_changed(feed, reader)
         else:
             self._readers.reconfigure(reader, config, now)
 
     def _store_config(
-        self, reader: Reader, led: LedConsumer, config: ReaderConfig
+        self, reader: Reader, led: LedConsumer, config: ReaderConfig, since: int
     ) -> Generator[Asked, list[Answered], None]:
         """Store another config of a consumer. Raise RemoteError."""
-        if config.filters != reader.config.filters and led.state.table.takes_settled:
-            shown = self._readers.feed_of_reader(reader).look()
-            led.since = max(led.since, led.state.table.next_offset, 0 if shown is None else shown.end)
-        told = told_bytes(reader.name, reader.created_us, config, led.since)
+        told = told_bytes(reader.name, reader.created_us, config, since)
         yield from done(partial(led.writes.store, led, led.state.update(ack_config(config), told)))
 
     # About one or all
@@ -544,7 +553,7 @@ class ConsumerApi:
         reader = self._reader(subject)
         config = paused_until(reader.config, "" if until == NO_TIME else until)
         if reader.led is not None and config != reader.config:
-            yield from self._store_config(reader, reader.led, config)
+            yield from self._store_config(reader, reader.led, config, reader.led.since)
             if not self._readers.is_here(reader):
                 raise consumer_not_found()
             now = self._gateway.node.now
@@ -584,7 +593,7 @@ class ConsumerApi:
                 raise consumer_refusal(10204, "invalid reset: below start time")
         elif config.policy != "all":
             raise consumer_refusal(10204, "invalid reset: not allowed")
-        start = Start(sequence - 1)
+        start = Start(min(sequence - 1, POSITION_MAX))
         pending = yield from pending_of(feed, config.filters, start, shown)
         if not self._readers.is_here(reader):
             raise consumer_not_found()

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
+from penstock.consumers.state import POSITION_MAX
 from penstock.jetstream.conversations import Answered, Asked, ask
 from penstock.jetstream.errors import unavailable
 from penstock.jetstream.readers.chunks import without_hidden
@@ -59,7 +60,7 @@ def start_of(state: StreamState, config: ReaderConfig, shown: Shown) -> Generato
         case "new":
             return Start(end)
         case "by_start_sequence":
-            return Start(max(begin, config.start_seq - 1))
+            return Start(max(begin, min(config.start_seq - 1, POSITION_MAX)))
         case "by_start_time":
             request = ListOffsetsRequest(stream_id=state.stream_id, at=config.start_us)
             found = yield from ask(request, ListOffsetsResponse)

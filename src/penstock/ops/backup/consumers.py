@@ -5,7 +5,7 @@ STATE_BYTES_PER_FILE_MAX of states, and at least one consumer. Its format has a 
 reader. Files that the manifest does not list any more are deleted.
 
     {"format": 1, "consumers": [{"partition": 0, "exported": {"format": 1, "name": "billing", "config": {…},
-     "next_offset": 42, "deliveries": 57, "ack_pending": 3, "state": "AQ…"}}]}
+     "next_offset": 42, "deliveries": 57, "ack_pending": 3, "since": 0, "state": "AQ…"}}]}
 
 The fields of `exported` are those of `ExportedConsumer`; `state` is Base64.
 """

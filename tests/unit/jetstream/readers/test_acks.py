@@ -528,3 +528,19 @@ def test_an_answered_ack_is_stored_whatever_else_changes_its_consumer_at_that_mo
     after.start()
     after.tick(100)
     assert info(after)[4] == 0
+
+
+@pytest.mark.parametrize("how", ["reset", "create"])
+def test_a_place_far_behind_all_messages_keeps_the_log_of_consumers_readable(broker: ReaderBroker, how: str) -> None:
+    """One row with a number that no leader reads would take all consumers of the stream with it."""
+    broker.durable("s", "a")
+    if how == "reset":
+        broker.durable("s", "b")
+        assert broker.api("CONSUMER.RESET.s.b", {"seq": 2**63 - 1})["reset_seq"] == 2**63 - 1
+    else:
+        made = broker.durable("s", "b", deliver_policy="by_start_sequence", opt_start_seq=2**63 - 1)
+        assert "error" not in made, made
+    broker.tick(1_000)
+    after = broker.crash()
+    after.start()
+    assert after.api("CONSUMER.NAMES.s")["consumers"] == ["a", "b"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from penstock.messages import AlterStreamRequest
 from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
+from tests.unit.jetstream.test_carried_consumers import exported, restore
 
 S = 1_000_000_000  # ns
 
@@ -316,3 +318,68 @@ def test_a_reset_forward_removes_nothing_that_was_not_acked(queue: ReaderBroker)
     for _ in range(3):
         after.tick(11_000)
     assert held(after) == (3, 1, 3)
+
+
+def test_an_ack_removes_no_message_of_another_consumer(queue: ReaderBroker) -> None:
+    """A token has three digits: who may ack one consumer's messages may guess it for any message behind."""
+    queue.durable("s", "a", filter_subject="s.a")
+    queue.durable("s", "b", filter_subject="s.b")
+    publish(queue, b"of b", subject="s.b")
+    publish(queue, b"of no one", subject="s.c")
+    publish(queue, b"of a")
+    assert [one.value for one in queue.pulled("s", "a", 1)] == [b"of a"]
+    assert [one.value for one in queue.pulled("s", "b", 1)] == [b"of b"]
+    for sequence in (1, 2):
+        for token in range(1_000):
+            subject = f"$JS.ACK.s.a.1.{sequence}.1.{token:03d}.0".encode()
+            queue.deliver([(subject, b"_INBOX.guess", None, b"")])
+    settle(queue)
+    assert held(queue) == (3, 1, 3)
+
+
+def test_what_comes_while_filters_change_is_not_taken_to_be_acked(queue: ReaderBroker) -> None:
+    """Until the change is stored and counted, messages are passed by the old filter."""
+    queue.durable("s", "d", filter_subject="s.a")
+    queue.send("CONSUMER.MSG.NEXT.s.d", json.dumps({"batch": 5, "expires": 60 * S}))
+    wanted = {"name": "d", "durable_name": "d", "ack_policy": "explicit", "filter_subject": "s.b"}
+    change = json.dumps({"stream_name": "s", "config": wanted}).encode()
+    queue.deliver(
+        [
+            (b"$JS.API.CONSUMER.CREATE.s.d.s.b", b"_INBOX.update", None, change),
+            (b"s.b", None, None, b"passed"),
+            (b"s.a", None, None, b"delivered"),
+        ]
+    )
+    assert "error" not in json.loads(queue.answers["_INBOX.update"])
+    for _ in range(3):
+        queue.tick(11_000)
+    assert held(queue) == (2, 1, 2)
+    after = queue.crash()
+    after.start()
+    for _ in range(3):
+        after.tick(11_000)
+    assert held(after) == (2, 1, 2)
+
+
+@pytest.mark.parametrize("filters", [{}, {"filter_subject": "s.b"}])
+def test_a_restored_consumer_removes_nothing_that_was_not_acked(
+    queue: ReaderBroker, filters: dict[str, str]
+) -> None:
+    queue.durable("s", "d", filter_subject="s.a")
+    publish(queue, b"1", subject="s.b")
+    publish(queue, b"2")
+    (second, *_) = queue.pulled("s", "d", 1)
+    assert confirmed(queue, second)
+    queue.durable("s", "d", **filters)
+    one = exported(queue)
+    queue.api("CONSUMER.DELETE.s.d")
+    assert held(queue) == (1, 1, 2)
+    restore(queue, one, "s")
+    for _ in range(3):
+        queue.tick(11_000)
+    assert held(queue) == (1, 1, 2)
+    after = queue.crash()
+    after.start()
+    for _ in range(3):
+        after.tick(11_000)
+    assert held(after) == (1, 1, 2)

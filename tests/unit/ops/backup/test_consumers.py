@@ -44,6 +44,7 @@ KEPT = [
             next_offset=Offset(42),
             deliveries=57,
             ack_pending=3,
+            since=Offset(7),
             state=b"\x01\x00\xff",
         ),
     ),

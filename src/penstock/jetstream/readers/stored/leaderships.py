@@ -216,9 +216,8 @@ class Leaderships:
                 taken = stored.take_over(now.elapsed_us, end)
                 if told.name in feed.readers:  # without acks, in the memory of a moment: a stored one has the name
                     self._registry.remove([feed.readers[told.name]])
-                self.add_reader(
-                    one, feed, told.name, told.reader_config(), taken, told.created_us, now, since=told.since
-                )
+                since = min(told.since, taken.table.next_offset)  # what is behind is passed by the filters of now
+                self.add_reader(one, feed, told.name, told.reader_config(), taken, told.created_us, now, since=since)
         except RemoteError:
             one.coming.clear()  # it is led elsewhere by now
         except (CorruptionError, ValueError) as error:
@@ -321,16 +320,18 @@ class Leaderships:
         """Give a stream a log of consumers, unless it has one."""
         self._gateway.node.add_consumer_log(real_ids(state.stream_id)[0], done)
 
-    def new_state(self, name: str, drawn: str, config: ReaderConfig, offset: int, now: Now) -> ConsumerState:
+    def new_state(
+        self, name: str, drawn: str, config: ReaderConfig, offset: int, now: Now, *, since: int = 0
+    ) -> ConsumerState:
         """Return the state of a new consumer; `drawn`: a name that was drawn, of which its id is made."""
-        consumer_id, told = _new_id(drawn), told_bytes(name, now.wall_us, config)
+        consumer_id, told = _new_id(drawn), told_bytes(name, now.wall_us, config, since)
         return ConsumerState.new(consumer_id, ack_config(config), told, offset, now.elapsed_us)
 
     def carried_state(
-        self, name: str, drawn: str, config: ReaderConfig, exported: bytes, log_end: int, now: Now
+        self, name: str, drawn: str, config: ReaderConfig, exported: bytes, log_end: int, now: Now, *, since: int
     ) -> ConsumerState:
         """Return the state of a new consumer that goes on where another one was. Raise RemoteError bad_request."""
-        told = told_bytes(name, now.wall_us, config)
+        told = told_bytes(name, now.wall_us, config, since)
         try:
             return ConsumerState.carried(
                 _new_id(drawn), ack_config(config), told, exported, now_us=now.elapsed_us, log_end=log_end

@@ -22,6 +22,10 @@ HELD_BYTES_MAX = 1 * limits.MIB
 ANSWERS_BYTES_MAX = 256 * limits.KIB
 """Reply subjects of acks to one consumer that wait until these are committed: acks beyond are applied, not answered."""
 
+SINCE_END = 2**62
+"""`since` of a consumer whose filters are being changed: which of the messages that it has passed were settled is not
+known."""
+
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     """Name and config of a consumer, as its row has them beside its state."""

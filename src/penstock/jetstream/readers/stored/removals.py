@@ -279,7 +279,8 @@ class Removals:
         """An ack of a delivery came whose message is not in hand any more: an earlier leader may have had the ack."""
         one = self._streams.get(reader.stream_id)
         if one is not None and (key := one.keys.get(reader)) is not None:
-            one.interest.settled(key, [offset])
+            if not one.interest.settled_before(key, offset):
+                one.ask_us = 0  # its subject decides
             self._remove(one, is_awaited=True)
 
     def then(self, stream_id: int, do: Callable[[], None]) -> None:
