@@ -244,6 +244,18 @@ async def _each(*calls: Awaitable[Any]) -> str:
     return outcomes.pop()
 
 
+async def _queues(one: Publisher) -> str:
+    for retention in (RetentionPolicy.WORK_QUEUE, RetentionPolicy.INTEREST):
+        added = await one.js.add_stream(name=retention.value, subjects=[f"{retention.value}.>"], retention=retention)
+        assert added.config.retention == retention
+        worker = await one.js.pull_subscribe(f"{retention.value}.>", durable="worker")
+        await one.js.publish(f"{retention.value}.a", b"1")
+        (message,) = await worker.fetch(1)
+        await message.ack_sync()
+        assert (await one.js.stream_info(retention.value)).state.messages == 0
+    return "yes"
+
+
 async def _streams(one: Publisher) -> str:
     added = await one.js.add_stream(name="made", subjects=["made.>"])
     assert added.config.max_msgs == -1
@@ -379,22 +391,13 @@ async def _objects(one: Publisher) -> str:
     return "yes"
 
 
-async def _each_of_retention(one: Any) -> None:
-    for name, policy in (("work", RetentionPolicy.WORK_QUEUE), ("interest", RetentionPolicy.INTEREST)):
-        info = await one.js.add_stream(name=name, retention=policy)
-        assert info.config.retention == policy
-        await one.js.delete_stream(name)
-
-
 ELSE: dict[str, Try] = {
     "`js.account_info()`": lambda one: _yes(one.js.account_info()),
     "`js.add_stream(…)`, `update_stream(…)`, `delete_stream(…)`": _streams,
+    "`js.add_stream(…)` with the retention `workqueue` or `interest`": _queues,
     "`js.add_stream(…)` with a mirror, or with sources": lambda one: _each(
         one.js.add_stream(name="m", mirror=StreamSource(name="orders")),
         one.js.add_stream(name="s", sources=[StreamSource(name="orders")]),
-    ),
-    "`js.add_stream(…)` as a work queue, or with retention by interest": lambda one: _yes(
-        _each_of_retention(one),
     ),
     "`js.add_stream(…)` on a subject of another stream": lambda one: one.js.add_stream(name="o", subjects=["orders.a"]),
     "`js.purge_stream(…)`": _purge,

@@ -130,6 +130,7 @@ func streams(ctx context.Context, js jetstream.JetStream) {
 	outcome("js.CreateStream", err)
 	_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "work", Retention: jetstream.WorkQueuePolicy})
 	outcome("js.CreateStream, a work queue", err)
+	_ = js.DeleteStream(ctx, "work")
 	_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "copy", Mirror: &jetstream.StreamSource{Name: "new"}})
 	outcome("js.CreateStream, a mirror", err)
 	stream, err := js.UpdateStream(ctx, jetstream.StreamConfig{Name: "new", Subjects: []string{"new.>"}, MaxMsgs: 5})

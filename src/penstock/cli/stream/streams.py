@@ -35,7 +35,7 @@ from penstock.cli.terminal.options import (
     with_options,
 )
 from penstock.cli.terminal.standard_streams import need_stdout
-from penstock.cli.terminal.stream_fields import FIELDS, UNLIMITED, Field, flag_of, shown
+from penstock.cli.terminal.stream_fields import FIELDS, UNLIMITED, Field, flag_of, sent, shown
 from penstock.ops.placed_rows import unfinished_note
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _said_as_typed(name: str, *, creating: bool = False, subscribing: bool = Fal
         if not isinstance(differences, dict):
             raise
         told = (
-            f"{flag_of(field)} is {shown(field, have)}, not {shown(field, want)}"
+            f"{flag_of(field)} is {shown(field, sent(field, have))}, not {shown(field, sent(field, want))}"
             for field, (have, want) in differences.items()
         )
         text = f"stream {name} exists with another config: {', '.join(told)}"

@@ -17,6 +17,7 @@ from penstock.base.config import (
     RetentionPolicy,
     SchemaCheck,
     Storage,
+    StreamConfig,
     SuspendDeletion,
 )
 from penstock.base.partitioning import parse_split
@@ -398,7 +399,14 @@ def flag_of(name: str) -> str:
     return _BY_NAME[name].flag if name in _BY_NAME else name
 
 
+_DEFAULTS = StreamConfig(name="", subject="")
 _UNSET_IS_NONE = ("encryption", "description", "metadata", "max_messages_per_subject")
+
+
+def sent(name: str, value: Any) -> Any:
+    """Return a field's value in an answer: one at a default of UNSET is left out there, and so None."""
+    is_left_out = value is None and name in _BY_NAME and getattr(_DEFAULTS, name) is msgspec.UNSET
+    return msgspec.UNSET if is_left_out else value
 
 
 def shown(name: str, value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.base import limits
-from penstock.base.config import Acks, Discard, StreamConfig, annotation_mistakes
+from penstock.base.config import Acks, Discard, RetentionPolicy, StreamConfig, annotation_mistakes
 from penstock.base.errors import ErrorCode
 from penstock.base.subjects import begins_with_wildcard
 from penstock.base.units import format_bytes
@@ -23,7 +23,6 @@ stream of Penstock: `SEQUENCE in CLUSTER/STREAM_ID`."""
 
 _OTHERS = ("_nats.", ORIGIN, COMPLETE)
 _NO_EQUAL = {
-    "retention": "what is imported stays until a limit removes it; set --retention once its consumers are here",
     "max_consumers": "here only JetStream's API sets limits of consumers",
     "consumer_limits": "here only JetStream's API sets limits of consumers",
     "mirror": "the mirror continues in JetStream, not here",
@@ -88,6 +87,11 @@ def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replica
         text = f"subject: JetStream's stream {config.get('name')} stores no subject of its own; choose with --subject"
         raise InvalidConfig(ErrorCode.INVALID_CONFIG, text)
     notes = list(_not_imported(config))
+    if config.get("retention") == RetentionPolicy.INTEREST:
+        advice = f"once its consumers are here: `penstock stream alter {name} --retention interest`"
+        notes.append(
+            f"JetStream's stream has retention interest: here a limit removes messages, until it is set {advice}"
+        )
     fields = _limits(config, notes)
     wanted = replicas or int(config.get("num_replicas") or 1)
     fields["replicas"] = wanted if replicas else min(wanted, brokers)
@@ -120,7 +124,7 @@ def consumer_left_out(config: Mapping[str, Any]) -> str:
 def _not_imported(config: Mapping[str, Any]) -> Iterator[str]:
     for field in FIELDS:
         value = config.get(field.name)
-        is_left_out = field.becomes in ("", "kept", "retention")
+        is_left_out = field.becomes in ("", "kept")
         if is_left_out and value and value != field.default and field.name not in _WITHOUT_NOTE:
             told = f" {value}" if isinstance(value, str) else ""
             why = _NO_EQUAL.get(field.name, "there is no such thing here")
@@ -140,10 +144,13 @@ def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         found["subject_delete_marker_ttl_ms"] = None
         needed = f"allow_rollup_hdrs, allow_msg_ttl and {limits.SUBJECT_DELETE_MARKER_TTL_MS_MIN} ms"
         notes.append(f"JetStream's stream has subject_delete_marker_ttl: without at least {needed} it is none here")
-    # These have their own rules; where the log begins follows from the sequences, which are kept. With retention
-    # `interest`, and without the consumers, nothing that is imported would stay.
-    for name in ("acks", "description", "metadata", "first_offset", "retention"):
+    # These have their own rules; where the log begins follows from the sequences, which are kept.
+    for name in ("acks", "description", "metadata", "first_offset"):
         del found[name]
+    # Without its consumers nothing that is imported would stay. A work queue keeps all until they come, and no stream
+    # can become one later.
+    if found["retention"] == RetentionPolicy.INTEREST:
+        del found["retention"]
     made, plain = (msgspec.convert(one | {"name": "", "subject": ""}, StreamConfig) for one in (found, {}))
     fields = {name: getattr(made, name) for name in found if getattr(made, name) != getattr(plain, name)}
     if "max_bytes" in fields:

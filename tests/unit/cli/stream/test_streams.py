@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.base import limits
@@ -125,6 +127,25 @@ def test_another_config_is_told_in_the_words_of_the_options(capsys: pytest.Captu
     told = "--max-age is 7d, not none, --compact is no, not yes, subject is 'a.>', not 'b.>', --storage is file, not "
     assert first == f"Error: stream a exists with another config: {told}memory"
     assert advice.startswith("  --storage cannot be altered: ")
+
+
+@pytest.mark.parametrize(
+    ("field", "have", "want", "told"),
+    [
+        ("retention", "workqueue", None, "--retention is workqueue, not limits"),
+        ("retention", None, "interest", "--retention is limits, not interest"),
+        ("allow_message_schedules", None, True, "--allow-message-schedules is no, not yes"),
+        ("discard", "new", None, "--discard is new, not old"),
+        ("first_offset", 5, None, "--first-offset is 5, not 0"),
+        ("deny_purge", None, True, "--deny-purge is no, not yes"),
+        ("max_messages_per_subject", 5, None, "--max-messages-per-subject is 5, not none"),
+    ],
+)
+def test_a_field_that_one_of_two_configs_leaves_out_is_told_as_its_default(
+    field: str, have: Any, want: Any, told: str
+) -> None:
+    with pytest.raises(StreamExists, match=rf"config: {told} \["), streams._said_as_typed("a", creating=True):
+        raise StreamExists(ErrorCode.STREAM_EXISTS, "it is there", differences={field: [have, want]})
 
 
 def test_a_refusal_without_differences_stays_as_it_is() -> None:

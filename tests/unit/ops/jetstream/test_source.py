@@ -6,7 +6,15 @@ import msgspec
 import pytest
 
 from penstock.base import limits
-from penstock.base.config import Acks, Compression, Discard, Storage, StreamConfig, stream_config_mistakes
+from penstock.base.config import (
+    Acks,
+    Compression,
+    Discard,
+    RetentionPolicy,
+    Storage,
+    StreamConfig,
+    stream_config_mistakes,
+)
 from penstock.batch.schema import arrow_schema
 from penstock.client.errors import InvalidConfig
 from penstock.metadata.feature_versions import CONFIG_FIELDS
@@ -113,18 +121,26 @@ def test_a_limit_by_subject_that_refuses(most: int) -> None:
 
 
 def test_what_has_no_equal_is_said() -> None:
-    config = {**PLAIN, "retention": "workqueue", "mirror": {"name": "X"}}
+    config = {**PLAIN, "retention": "interest", "mirror": {"name": "X"}}
     notes = " ".join(mapped(config, name="o", subject=None, replicas=None, brokers=1).notes)
-    for word in ("workqueue", "mirror"):
+    for word in ("interest", "mirror"):
         assert word in notes
     assert mapped(PLAIN, name="o", subject=None, replicas=None, brokers=1).notes == ()
 
 
-def test_a_retention_is_left_out_as_the_consumers_come_later() -> None:
+def test_interest_is_left_out_as_the_consumers_come_later() -> None:
     found = mapped({**PLAIN, "retention": "interest"}, name="o", subject=None, replicas=None, brokers=1)
     assert not found.config().is_consumed
     (note,) = found.notes
     assert note.startswith("JetStream's stream has retention interest: ")
+    assert "`penstock stream alter o --retention interest`" in note
+
+
+def test_a_work_queue_stays_one_as_no_stream_can_become_one_later() -> None:
+    found = mapped({**PLAIN, "retention": "workqueue"}, name="o", subject=None, replicas=None, brokers=1)
+    assert found.config().retention_policy is RetentionPolicy.WORKQUEUE
+    assert stream_config_mistakes(found.config()) == []
+    assert found.notes == ()
 
 
 def test_fields_at_their_defaults_are_left_out() -> None:
