@@ -12,7 +12,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StreamConfig
 
 import penstock
 from penstock import aio
-from tests.broker_process import BrokerProcess, running_broker
+from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.cli_process import command
 from tests.extent import each_change
 from tests.integration.test_backup import Two, rows_of, verify
@@ -154,7 +154,11 @@ async def test_a_stream_whose_retention_is_interest_shows_all_that_it_showed(tmp
         await pair.restore(folder)
         info = await pair.there.stream("orders")
         assert (info.config.retention_policy, info.intake) == ("interest", "open")
-        assert await rows_of(pair.there, "orders") == await rows_of(pair.here, "orders")
+
+        async def are_same() -> bool:
+            return await rows_of(pair.there, "orders") == await rows_of(pair.here, "orders")
+
+        await eventually(are_same, "what the consumer has acked goes on both sides, a moment later")
         assert await places(pair.there, "orders") == {"work": WORK}
         copy = ("stream", "copy", "orders", "copied")
         for more, retention in (((), "limits"), (("--resume",), "interest")):

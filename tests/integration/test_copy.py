@@ -39,7 +39,7 @@ async def test_a_copy_has_the_same_rows_at_the_same_places(broker: BrokerProcess
     # What has come since is brought the next time, and only that.
     await client.publish("orders.1", b"later", key="k1")
     said, _ = await copy(broker, "orders", "same", "--json")
-    assert json.loads(said) == {"source": "orders", "target": "same", "rows": 1, "is_resumed": False}
+    assert json.loads(said) == {"source": "orders", "target": "same", "rows": 1, "consumers": 0, "is_resumed": False}
     said, _ = await copy(broker, "orders", "same")
     assert said.startswith("copied 0 rows")
     assert await rows_of(client, "same") == await rows_of(client, "orders")
