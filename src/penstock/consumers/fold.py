@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from penstock.base.errors import CorruptionError
 from penstock.consumers import rows
 from penstock.consumers.rows import Snapshot
-from penstock.consumers.state import ConsumerState
+from penstock.consumers.state import ConsumerState, Row
 
 
 class StoredConsumer:
@@ -49,6 +49,11 @@ class StoredConsumer:
         if table.cut(log_end):
             state.rows_lost()
         return state
+
+    def deletion(self) -> list[Row]:
+        """Return the rows that delete it, to be appended as one batch."""
+        number = self._snapshot.next_change + len(self._changes)
+        return [(key, None) for key in rows.keys_of(self.consumer_id, number)]
 
 
 def stored_consumers(found: Mapping[bytes, bytes]) -> dict[bytes, StoredConsumer]:

@@ -69,6 +69,12 @@ def change_key(consumer_id: bytes, number: int) -> bytes:
     return b"%b%b/%02x" % (_PREFIX, consumer_id, number % SLOTS)
 
 
+def keys_of(consumer_id: bytes, number: int) -> list[bytes]:
+    """Return all keys of a consumer whose next change has that number."""
+    changes = [change_key(consumer_id, slot) for slot in range(min(number, SLOTS))]
+    return [told_key(consumer_id), snapshot_key(consumer_id), *changes]
+
+
 def parse_key(key: bytes) -> Key:
     """Return the parts of a key. CorruptionError: it is none."""
     consumer_id, rest = key[len(_PREFIX) : _KEY_BYTES - 1], key[_KEY_BYTES:]

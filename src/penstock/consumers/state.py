@@ -199,6 +199,4 @@ class ConsumerState:
 
     def deletion(self) -> list[Row]:
         """Return the rows that delete the consumer, to be appended as one batch."""
-        keys = [rows.told_key(self.consumer_id), rows.snapshot_key(self.consumer_id)]
-        keys += [rows.change_key(self.consumer_id, slot) for slot in range(min(self._number, rows.SLOTS))]
-        return [(key, None) for key in keys]
+        return [(key, None) for key in rows.keys_of(self.consumer_id, self._number)]

@@ -99,6 +99,7 @@ class Crew:
         self.delivered = 0
         self._losses = self._now_losses
         self._state = _Era(0)
+        self._begun_us = 0  # the present era
         self._least = -1  # consumer's sequence that a client has seen
 
     # Beginning and end
@@ -131,6 +132,7 @@ class Crew:
         """All that is known of it counts no more."""
         self.era += 1
         self._state = _Era(begins_at)
+        self._begun_us = now_us
         self._least = -1
         self.loose_until_us = max(self.loose_until_us, now_us + loose_us)
 
@@ -243,7 +245,7 @@ class Crew:
         return self.is_now(one) and bool(deliveries) and deliveries[-1].sequence > one.sequence
 
     def sends_done(self, one: Delivery) -> None:
-        if self.is_now(one):
+        if self.is_now(one) or one.sent_us > self._begun_us - _WAY_US:  # perhaps it began before that was answered
             self._state.done.add(one.offset)
 
     def sends_more(self, one: Delivery) -> None:

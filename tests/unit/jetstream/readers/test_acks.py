@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
+from penstock.base.ids import PartitionId
+from penstock.consumers.config import AckConfig
+from penstock.consumers.state import ConsumerState
 from penstock.hot import pending
 from penstock.jetstream.readers.stored.acks import DELAY_US_MAX, parsed_ack
 from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
@@ -544,3 +548,32 @@ def test_a_place_far_behind_all_messages_keeps_the_log_of_consumers_readable(bro
     after = broker.crash()
     after.start()
     assert after.api("CONSUMER.NAMES.s")["consumers"] == ["a", "b"]
+
+
+def test_of_two_stored_consumers_of_one_name_the_newer_one_is_kept(broker: ReaderBroker) -> None:
+    """A deletion that was refused leaves one beside the one that was created since."""
+    broker.durable("s", "d", max_ack_pending=7)
+    publish(broker, b"1")
+    state = broker.node.image.by_name("s")
+    log = broker.node.consumer_log(state.stream_id, PartitionId(0))
+    ids = []
+    for number, (created_us, limit) in enumerate(((1, 8), (1_800_000_000_000_000, 9), (2, 6))):
+        config = {"durable_name": "d", "name": "d", "ack_policy": "explicit", "max_ack_pending": limit}
+        told = msgspec.json.encode({"name": "d", "created_us": created_us, "config": config})
+        made = ConsumerState.new(b"%08d" % number, AckConfig(1_000_000, max_ack_pending=limit), told, 0, 0)
+        ids.append(made.consumer_id)
+        log.append(made.first_rows(), lambda error: None)
+    broker.tick(100)
+    for _ in range(2):  # the others are deleted, not only passed over
+        broker = broker.crash()
+        broker.start()
+        broker.tick(100)
+        assert broker.api("CONSUMER.INFO.s.d")["config"]["max_ack_pending"] == 9
+        assert broker.api("CONSUMER.NAMES.s")["consumers"] == ["d"]
+        broker.tick(100)
+    assert broker.api("CONSUMER.DELETE.s.d")["success"]
+    broker.tick(100)
+    broker = broker.crash()
+    broker.start()
+    broker.tick(100)
+    assert broker.api("CONSUMER.NAMES.s")["consumers"] == []

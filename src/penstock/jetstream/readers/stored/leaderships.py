@@ -1,7 +1,8 @@
 """The partitions with stored consumers that this broker leads: read when a leadership begins, and gone with it.
 
 Rules: the consumers of a partition are served once its log of consumers is read and all of it is committed; until then
-requests about them wait. A log that cannot be read refuses stored consumers, and nothing else.
+requests about them wait. A log that cannot be read refuses stored consumers, and nothing else. Of several consumers of
+one name the one made last is kept: the deletion of the others was refused, or its outcome unknown.
 
     led ──log is known──▶ its consumers are there ──leadership ends──▶ gone; their pulls are told so
 """
@@ -59,6 +60,7 @@ class Leadership:
         self.check_us = 0  # when they are looked for again at the soonest
         self.is_known = False  # all its consumers are there
         self.coming: deque[tuple[Told, StoredConsumer]] = deque()  # consumers that are yet to be added
+        self.superseded: list[StoredConsumer] = []  # a newer one has the name: they are to be deleted
 
     @property
     def log(self) -> KnownConsumers:
@@ -155,10 +157,12 @@ class Leaderships:
         if not rows:
             self._known(one)
             return
-        found: list[tuple[Told, StoredConsumer]] = []
+        found: dict[str, tuple[Told, StoredConsumer]] = {}
 
         def fold() -> None:
-            found.extend((parsed_told(stored.told), stored) for stored in stored_consumers(rows).values())
+            all_told = [(parsed_told(stored.told), stored) for stored in stored_consumers(rows).values()]
+            found.update((told.name, (told, stored)) for told, stored in sorted(all_told, key=_made_at))
+            one.superseded = [stored for told, stored in all_told if found[told.name][1] is not stored]
 
         def folded(error: Exception | None) -> None:
             if self._open.get(one.stream_id) is not one:
@@ -167,7 +171,7 @@ class Leaderships:
                 self._damage(one, error)
             elif error is not None:
                 raise error
-            one.coming.extend(found)
+            one.coming.extend(found.values())
             if not found and error is None:
                 self._known(one)
 
@@ -179,6 +183,9 @@ class Leaderships:
     def _known(self, one: Leadership) -> None:
         """All consumers of a stream are there."""
         one.is_known = True
+        for stored in one.superseded:
+            one.log.append(stored.deletion(), _tried)  # otherwise the next leader deletes it
+        one.superseded.clear()
         state = self._gateway.stream_of(StreamId(one.stream_id))
         if state is not None:
             self._removals.begin(state, self._registry.feed(one.stream_id))
@@ -338,6 +345,15 @@ class Leaderships:
             )
         except (CorruptionError, ValueError) as error:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"the state of consumer {name!r} is none: {error}") from None
+
+
+def _made_at(consumer: tuple[Told, StoredConsumer]) -> tuple[int, bytes]:
+    told, stored = consumer
+    return told.created_us, stored.consumer_id
+
+
+def _tried(error: RemoteError | None) -> None:
+    """No client waits for this."""
 
 
 def _new_id(drawn: str) -> bytes:
