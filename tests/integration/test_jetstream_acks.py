@@ -21,6 +21,8 @@ from tests.ports import free_ports
 
 TIMEOUT_S = 20
 QUIET_S = 1.0  # nothing more comes to an inbox
+LEFT_TIMES = 20
+LEFT_S = 0.15  # nats-py waits so long for messages that do not come
 WAIT_S = 0.2  # for acks, which have no answer
 
 
@@ -241,6 +243,31 @@ async def queue_group(js: Any) -> None:
     await asyncio.wait_for(done.wait(), TIMEOUT_S)
     assert sorted(int(value) for _, value in taken) == list(range(200))
     assert {number for number, _ in taken} == {0, 1}
+
+
+@each_change
+async def test_nothing_is_delivered_to_who_has_just_unsubscribed(tmp_path: Path) -> None:
+    """A message that went there would come again after `ack_wait` only, half a minute later."""
+    with running_broker(tmp_path / "data", *api_options()) as broker:
+        async with connected(broker.nats_url) as connection:
+            await delivering(connection)
+            js = connection.jetstream()
+            await js.add_stream(StreamConfig(name="left", subjects=["left"]))
+            left = await js.pull_subscribe("left", durable="d")
+            for number in range(LEFT_TIMES):
+                await js.publish("left", b"taken")
+                (message,) = await left.fetch(1, timeout=TIMEOUT_S)
+                await message.ack_sync(timeout=TIMEOUT_S)
+                await js.publish("left", b"%d" % number)
+                await left.unsubscribe()
+                with pytest.raises(TimeoutError):
+                    await left.fetch(1, timeout=LEFT_S)
+                left = await js.pull_subscribe_bind("d", "left")
+                info = await left.consumer_info()
+                assert (info.num_pending, info.num_ack_pending) == (1, 0)
+                (message,) = await left.fetch(1, timeout=TIMEOUT_S)
+                assert (message.data, message.metadata.num_delivered) == (b"%d" % number, 1)
+                await message.ack_sync(timeout=TIMEOUT_S)
 
 
 @each_change

@@ -22,7 +22,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, TimestampUs
 from penstock.base.meters import Families
-from penstock.broker.nats.leaf_link import LEAF_GROUP, LeafEvent, LeafLink
+from penstock.broker.nats.leaf_link import LEAF_GROUP, InterestKnown, LeafEvent, LeafLink
 from penstock.broker.nats.link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.peers.peers import PeerConnections
 from penstock.broker.process.disk_threads import DiskThreads, TimedWork
@@ -296,6 +296,8 @@ class Driver:
         """Take an event of the leaf connection, which logs by itself."""
         if isinstance(event, InterestLost) and self.gateway is not None:
             self._have_api(partial(self.gateway.interest_lost, event.subjects, self.now()))
+        elif isinstance(event, InterestKnown) and self.gateway is not None:
+            self._have_api(partial(self.gateway.interest_known, self.now()))
         self.schedule()
 
     def _complain(self, event: ServerComplaint, now: Now) -> None:

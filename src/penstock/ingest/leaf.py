@@ -104,7 +104,12 @@ class LeafSession(ServerSession):
             mistake = error
         if not was_ready and self.state is NatsSessionState.READY:
             self._interest.snapshot_complete(now_ms)
-        self._tell_lost(now_ms, events)
+        if was_ready:
+            behind, events = events, []
+            self._tell_lost(now_ms, events)  # first: who hears of a barrier knows what was lost before it
+            events += behind
+        else:
+            self._tell_lost(now_ms, events)
         if mistake is not None:
             self._close(ErrorKind.PROTOCOL, str(mistake), events)
         return Received(position, {}, events, 0)

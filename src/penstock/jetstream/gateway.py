@@ -135,6 +135,9 @@ class Part(Protocol):
     def interest_lost(self, subjects: Sequence[bytes], now: Now) -> None:
         """Watched subjects have no subscriber any more."""
 
+    def interest_known(self, now: Now) -> None:
+        """The interest that `Deliveries.ask_interest` asked for is known."""
+
     def tick(self, now: Now) -> None:
         """Time has passed, or the image has changed."""
 
@@ -336,6 +339,12 @@ class Gateway:
         """Watched subjects have no subscriber any more."""
         for part in self.parts:
             part.interest_lost(subjects, now)
+
+    def interest_known(self, now: Now) -> None:
+        """The interest that `Deliveries.ask_interest` asked for is known."""
+        for part in self.parts:
+            self._try(partial(part.interest_known, now))
+        self._raise_bug()
 
     def shut_down(self) -> None:
         """The broker stops: tell who waits, and refuse what comes later. Nothing here waits for the disk."""

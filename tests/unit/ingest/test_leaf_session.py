@@ -12,6 +12,7 @@ from penstock.ingest.connect import Authentication, ErrorKind, ServerInfo, Subje
 from penstock.ingest.interest import InterestTable
 from penstock.ingest.leaf import LeafSession, delivery_mistake
 from penstock.ingest.nats import (
+    BarrierReached,
     InfoChanged,
     InterestLost,
     NatsSessionState,
@@ -152,6 +153,15 @@ def test_lost_subjects_are_told_with_the_read_or_the_tick() -> None:
     assert _events(session, b"LS- a\r\n", 5) == [InterestLost((b"a",))]
     assert session.next_tick_ms <= 505
     assert session.tick(limits.INTEREST_SETTLE_MS) == [InterestLost((b"never",))]
+
+
+def test_what_was_lost_before_a_barrier_is_told_before_it() -> None:
+    table = InterestTable()
+    session = _ready(table)
+    assert _events(session, b"LS+ a\r\n") == []
+    assert table.watch(b"a", 0)
+    token = session.barrier()
+    assert _events(session, b"LS- a\r\nPONG\r\n") == [InterestLost((b"a",)), BarrierReached(token)]
 
 
 def test_pings_as_any_session() -> None:

@@ -85,6 +85,12 @@ class WithApi(Broker):
             self.gateway.tick(self.clock.now)
             super().turn()
 
+    def interest_known(self) -> None:
+        """nats-server has told the leaf connection of all interest, if that was asked for."""
+        if self.leaf.is_asked:
+            self.leaf.is_asked = False
+            self.gateway.interest_known(self.clock.now)
+
     def gateway_tick(self, advance_ms: float = 0) -> None:
         self.clock.advance_ms(advance_ms)
         self.gateway.tick(self.clock.now)
@@ -215,8 +221,10 @@ class ApiMember(WithApi, Member):
     def turn(self) -> None:
         """As the driver: the gateway gets its turns between those of the node."""
         super().turn()
-        while self.gateway.has_next_turn:
+        while self.gateway.has_next_turn or self.leaf.is_due:
             self.gateway.turn(self.clock.now)
+            if self.leaf.is_due:
+                self.interest_known()
             super().turn()
 
     def decision(self, prefix: str = "$JS.API.") -> ApiDecision | None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class FakeLeaf:
-    """Takes deliveries, and knows who is interested: everybody, but for `deserted`."""
+    """Takes deliveries, and knows who is interested: everybody, but for `deserted`.
+
+    `is_asked`: it is to tell the gateway that the interest is known. `is_slow`: the test tells it.
+    """
 
     def __init__(self) -> None:
         self.is_up = True
@@ -14,6 +17,9 @@ class FakeLeaf:
         self.frames: list[bytes] = []
         self.groups_of: dict[bytes, bytes] = {}
         self.changes: list[bytes] | None = []
+        self.is_asked = False
+        self.is_slow = False
+        self.asked = 0
 
     def has_interest(self, subject: bytes, queue: bytes = b"") -> bool | None:
         return subject not in self.deserted
@@ -30,6 +36,17 @@ class FakeLeaf:
 
     def unwatch(self, subject: bytes) -> None:
         self.watched.discard(subject)
+
+    @property
+    def is_due(self) -> bool:
+        """True if the gateway is to be told by itself."""
+        return self.is_asked and not self.is_slow
+
+    def ask_interest(self) -> bool:
+        assert not self.is_asked
+        self.is_asked = self.is_up
+        self.asked += self.is_up
+        return self.is_up
 
     def mistake(self, subject: bytes, size_bytes: int = 0) -> str | None:
         return "it is not allowed" if subject.startswith(b"forbidden.") else None

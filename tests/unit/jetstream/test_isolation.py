@@ -36,6 +36,9 @@ class PartWithBug:
     def interest_lost(self, subjects: Sequence[bytes], now: Now) -> None:
         raise BugError
 
+    def interest_known(self, now: Now) -> None:
+        raise BugError
+
     def tick(self, now: Now) -> None:
         raise BugError
 

@@ -39,6 +39,9 @@ class LeafDeliveries:
         if self._leaf is not None:
             self._leaf.interest.unwatch(subject)
 
+    def ask_interest(self) -> bool:
+        return self._leaf is not None and self._leaf.ask_interest()
+
     def mistake(self, subject: bytes, size_bytes: int = 0) -> str | None:
         return "there is no leaf connection" if self._leaf is None else self._leaf.mistake(subject, size_bytes)
 

@@ -15,6 +15,7 @@ off beyond `max_pending`. So a reader bounds what it sends ahead to each inbox; 
 | LeafDown     | a connection that was up is lost, or a new reason why there is none                         |
 | LeafWritable | nats-server takes less than is delivered: readers should stop; or it has caught up          |
 | InterestLost | watched subjects have no subscriber any more                                                |
+| InterestKnown | what nats-server knew at `ask_interest` has been told, or the connection is lost           |
 | InfoChanged  | other permissions, or another `max_payload`                                                 |
 """
 
@@ -36,7 +37,7 @@ from penstock.hot.scan import GROUP_BITS
 from penstock.ingest.connect import ErrorKind, ServerInfo
 from penstock.ingest.interest import InterestTable
 from penstock.ingest.leaf import LeafSession, delivery_mistake
-from penstock.ingest.nats import InfoChanged, InterestLost, SessionEvent, SessionReady
+from penstock.ingest.nats import BarrierReached, InfoChanged, InterestLost, SessionEvent, SessionReady
 
 _log = logging.getLogger("penstock.nats")
 
@@ -73,7 +74,12 @@ class LeafWritable:
     writable: bool
 
 
-LeafEvent = LeafUp | LeafDown | LeafWritable | InterestLost | InfoChanged
+@dataclass(frozen=True, slots=True)
+class InterestKnown:
+    """All that nats-server knew of the interest at `ask_interest` has been told; or the connection is lost."""
+
+
+LeafEvent = LeafUp | LeafDown | LeafWritable | InterestLost | InterestKnown | InfoChanged
 
 
 class LeafOwner(Protocol):
@@ -122,6 +128,7 @@ class LeafLink:
         self._trial_due_ms = 0
         self._trial_sent = False
         self._told_down = ""  # reason of the last LeafDown
+        self._is_asked = False  # an InterestKnown is due
         self.undelivered = 0
         """Number of batches of deliveries that were dropped, because the leaf was not up or took too little."""
 
@@ -181,6 +188,19 @@ class LeafLink:
             return
         connection.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
+    def ask_interest(self) -> bool:
+        """Have InterestKnown told, once all that nats-server knows now of the interest is known here. False: it is
+        not up. Call it again only after that event.
+        """
+        connection = self._reconnector.ready_connection
+        if connection is None or not self.is_up:
+            return False
+        assert not self._is_asked
+        self._is_asked = True
+        connection.session.barrier()
+        connection.send_output()
+        return True
+
     def trial_received(self, group: MessageGroup) -> None:
         """Messages of LEAF_GROUP have come over the client link."""
         if self._trial is None or not self._trial_sent:
@@ -229,6 +249,8 @@ class LeafLink:
             self._reconnector.announce(event.info.leafnode_urls)
         if isinstance(event, SessionReady):
             self._begin_trial()
+        elif isinstance(event, BarrierReached):
+            self._interest_known()
         elif isinstance(event, InterestLost | InfoChanged) and self.is_up:
             self._owner.leaf_event(event)
 
@@ -239,6 +261,7 @@ class LeafLink:
     def connection_left(self, connection: NatsConnection[LeafSession]) -> None:
         self._end_trial()
         self.interest.ended()
+        self._interest_known()
 
     def connection_ended(self, server: NatsServer, kind: ErrorKind, reason: str, *, was_ready: bool) -> None:
         if self._reconnector.is_stopping:
@@ -247,6 +270,11 @@ class LeafLink:
         if reason != self._told_down:
             self._told_down = reason
             self._owner.leaf_event(LeafDown(reason))
+
+    def _interest_known(self) -> None:
+        if self._is_asked:
+            self._is_asked = False
+            self._owner.leaf_event(InterestKnown())
 
     # Inside: the trial delivery
 

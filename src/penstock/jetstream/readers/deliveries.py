@@ -34,6 +34,11 @@ class Deliveries(Protocol):
 
     def unwatch(self, subject: bytes) -> None: ...
 
+    def ask_interest(self) -> bool:
+        """Have the gateway told (`interest_known`) once all is known here that nats-server knows now of the interest,
+        or the connection is lost. False: it is not told, as there is no connection. Call it again only then.
+        """
+
     def mistake(self, subject: bytes, size_bytes: int = 0) -> str | None:
         """Return why nothing may be delivered there, or None."""
 

@@ -638,15 +638,34 @@ class ConsumerApi:
     # Pull
 
     def _next(self, call: ApiCall, subject: ApiSubject, now: Now) -> None:
+        reader = self._asked_reader(call, subject)
+        if reader is None or self._holds(reader, call, partial(self._next_held, call, subject, now.elapsed_us)):
+            return
+        self._pull(reader, call.reply, call.payload, now, now.elapsed_us)
+
+    def _next_held(self, call: ApiCall, subject: ApiSubject, asked_us: int, now: Now) -> None:
+        """Take a request that was held; much may have changed meanwhile."""
+        if (reader := self._asked_reader(call, subject)) is not None:
+            self._pull(reader, call.reply, call.payload, now, asked_us)
+
+    def _holds(self, reader: Reader, call: ApiCall, serve: Callable[[Now], None]) -> bool:
+        """Hold a request whose inbox is not known yet, and each of a stored consumer: what is sent to who has just
+        gone comes again after `ack_wait` only. Clients of others begin anew at once if they miss something.
+        """
+        if reader.led is None and self._readers.deliveries.has_interest(call.reply) is not False:
+            return False
+        return self._readers.held.hold(call.payload, serve)
+
+    def _asked_reader(self, call: ApiCall, subject: ApiSubject) -> Reader | None:
+        """Return the reader that a request asks; None: it is answered, or waits."""
         state = self._gateway.stream(subject.stream)
         reader = None if state is None else self._readers.find(state, subject.rest)
         if reader is None and state is not None and self._waits_to_be_known(state, call):
-            return
+            return None
         if reader is None:
             block = f"NATS/1.0 503\r\nNats-Subject: {call.subject}\r\n\r\n".encode()
             self._gateway.answer(call, b"", block)  # as nats-server answers without a subscriber
-            return
-        self._pull(reader, call.reply, call.payload, now)
+        return reader
 
     def _waits_to_be_known(self, state: StreamState, call: ApiCall) -> bool:
         """True if a request waits until it is known which stored consumers there are: its client would take the
@@ -660,9 +679,16 @@ class ConsumerApi:
 
     def _next_after_ack(self, reader: Reader, reply: bytes, payload: bytes) -> None:
         """Take the pull request that came with an ack (+NXT)."""
-        self._pull(reader, reply, payload, self._gateway.node.now)
+        now = self._gateway.node.now
+        if not self._readers.held.hold(payload, partial(self._after_ack_held, reader, reply, payload, now.elapsed_us)):
+            self._pull(reader, reply, payload, now, now.elapsed_us)
 
-    def _pull(self, reader: Reader, reply: bytes, payload: bytes, now: Now) -> None:
+    def _after_ack_held(self, reader: Reader, reply: bytes, payload: bytes, asked_us: int, now: Now) -> None:
+        if self._readers.is_here(reader):
+            self._pull(reader, reply, payload, now, asked_us)
+
+    def _pull(self, reader: Reader, reply: bytes, payload: bytes, now: Now, asked_us: int) -> None:
+        """Take a pull request that came at `asked_us`."""
         if self._readers.deliveries.mistake(reply) is not None:
             return  # nats-server would close the leaf connection
         tell = self._readers.status
@@ -676,7 +702,7 @@ class ConsumerApi:
             tell(reply, status(409, "Consumer is push based"))
             return
         try:
-            pull, priority = parsed_pull(payload, reply, now.elapsed_us)
+            pull, priority = parsed_pull(payload, reply, asked_us)
         except BadPullError as error:
             tell(reply, status(400, f"Bad Request - {str(error)[:256]}"))
             return
@@ -685,7 +711,7 @@ class ConsumerApi:
         mistake = priority.mistake(config.priority)
         if 0 < config.batch_max < pull.batch:
             tell(reply, status(409, f"Exceeded MaxRequestBatch of {config.batch_max}"))
-        elif pull.expires_us != UNLIMITED and 0 < config.expires_us_max < pull.expires_us - now.elapsed_us:
+        elif pull.expires_us != UNLIMITED and 0 < config.expires_us_max < pull.expires_us - asked_us:
             tell(reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
         elif 0 < config.request_bytes_max < pull.bytes_left:
             tell(reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))

@@ -18,6 +18,7 @@ are there again.
 | `RowReads`        | reads and decodes rows behind the tail                                |
 | `Counts`          | counts what is pending                                                |
 | `Inboxes`         | looks for the subscribers of inboxes                                  |
+| `HeldPulls`       | holds pull requests until the ends of subscriptions before are known  |
 | `Output`          | sends frames, and counts them                                         |
 | `Endings`         | ends readers when leaders, rights or subjects change                  |
 | `Stored`          | has what is stored of consumers with acks, and of durable ones        |
@@ -41,6 +42,7 @@ from penstock.jetstream.readers.pulls import frame
 from penstock.jetstream.readers.reader import Bucket, Place, Reader, ended
 from penstock.jetstream.readers.running.counts import Counting, Counts
 from penstock.jetstream.readers.running.endings import Endings
+from penstock.jetstream.readers.running.held import HeldPulls
 from penstock.jetstream.readers.running.inboxes import Inboxes
 from penstock.jetstream.readers.running.output import TURN_BYTES, Output
 from penstock.jetstream.readers.running.registry import ReaderRegistry
@@ -78,6 +80,7 @@ class Readers:
         self.deliveries = deliveries
         self._schedule = schedule = Schedule()
         self._inboxes = inboxes = Inboxes(deliveries)
+        self.held = HeldPulls(gateway, deliveries)
         self._output = output = Output(gateway, deliveries)
         acks = AckTables()
         self.removals = removals = Removals(gateway)
@@ -307,6 +310,11 @@ class Readers:
             self.serve_again(reader, now)
         elif reader.place is Place.IDLE or pull.no_wait:
             self._registry.changed(reader, now)
+        elif reader.place is Place.FOLLOWING:
+            if self.deliveries.has_interest(pull.inbox) is False:
+                self._registry.changed(reader, now)  # new messages would go to it without a look
+            else:
+                self._inboxes.watch(reader)
         self._schedule.wake(reader, pull.due_us())
 
     def serve_again(self, reader: Reader, now: Now) -> None:
@@ -355,6 +363,10 @@ class Readers:
         for reader in changed:
             self._registry.changed(reader, now)
 
+    def interest_known(self, now: Now) -> None:
+        """It is known who had unsubscribed before the requests that are held."""
+        self.held.known(now)
+
     def tick(self, now: Now) -> None:
         """Do what is due."""
         self._endings.look()
@@ -399,6 +411,7 @@ class Readers:
     def turn(self, now: Now) -> None:
         """Serve readers that can go on, as far as one turn of the event loop may."""
         self._output.left_bytes = TURN_BYTES
+        self.held.turn(now)
         self.stored.turn(now)
         if self._schedule.is_late:
             self._wake_some(now)
@@ -423,11 +436,15 @@ class Readers:
     def has_next_turn(self) -> bool:
         """True if `turn` has something to do."""
         return (
-            self._schedule.is_late or self.stored.has_next_turn or (bool(self._schedule) and self._output.can_deliver)
+            self._schedule.is_late
+            or self.held.has_next_turn
+            or self.stored.has_next_turn
+            or (bool(self._schedule) and self._output.can_deliver)
         )
 
     def shut_down(self) -> None:
         """Tell clients whose requests wait that this broker stops."""
+        self.held.release()
         if not self.deliveries.is_up:
             return
         for reader in self._registry.readers():

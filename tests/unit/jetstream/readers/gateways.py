@@ -46,8 +46,10 @@ class ReaderBroker(ApiBroker):
     def turn(self) -> None:
         """Carry out all that is decided, the turns of readers too."""
         super().turn()
-        while self.gateway.has_next_turn:
+        while self.gateway.has_next_turn or self.leaf.is_due:
             self.gateway.turn(self.clock.now)
+            if self.leaf.is_due:
+                self.interest_known()
             super().turn()
 
     def tick_node(self) -> None:

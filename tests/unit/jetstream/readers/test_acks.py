@@ -577,3 +577,69 @@ def test_of_two_stored_consumers_of_one_name_the_newer_one_is_kept(broker: Reade
     broker.start()
     broker.tick(100)
     assert broker.api("CONSUMER.NAMES.s")["consumers"] == []
+
+
+def test_a_request_whose_client_has_just_gone_gets_nothing(broker: ReaderBroker) -> None:
+    """nats-server tells of the end of a subscription later than the next request comes, but it is asked."""
+    broker.durable("s", "d")
+    publish(broker, b"1")
+    broker.leaf.is_slow = True
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.d", json.dumps({"batch": 1, "expires": S}))
+    assert broker.delivered() == []
+    broker.leaf.deserted.add(inbox.encode())
+    broker.interest_known()
+    broker.turn()
+    broker.tick(200)
+    assert broker.delivered() == []
+    assert info(broker) == (0, 0, 0, 0, 0, 0, 1)
+
+
+def test_a_message_goes_to_the_new_request_of_a_client_that_has_left_the_old_one(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    old = broker.send("CONSUMER.MSG.NEXT.s.d", json.dumps({"batch": 1, "expires": 60 * S}))
+    broker.leaf.is_slow = True
+    new = broker.send("CONSUMER.MSG.NEXT.s.d", json.dumps({"batch": 1, "expires": 60 * S}))
+    broker.leaf.deserted.add(old.encode())
+    broker.gateway.interest_lost([old.encode()], broker.clock.now)
+    broker.interest_known()
+    broker.turn()
+    publish(broker, b"1")
+    assert [(one.inbox, one.value) for one in broker.delivered()] == [(new, b"1")]
+
+
+def test_requests_that_come_meanwhile_share_the_next_barrier(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    publish(broker, b"1", b"2", b"3")
+    broker.leaf.is_slow = True
+    inboxes = [broker.send("CONSUMER.MSG.NEXT.s.d", b"1") for _ in range(3)]
+    assert (broker.leaf.asked, broker.delivered()) == (1, [])
+    broker.interest_known()
+    broker.turn()
+    assert [one.inbox for one in broker.delivered()] == inboxes[:1]
+    broker.interest_known()
+    broker.turn()
+    assert [one.inbox for one in broker.delivered()] == inboxes[1:]
+    assert broker.leaf.asked == 2
+
+
+def test_a_request_is_held_no_longer_than_the_broker_or_its_consumer_lives(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    broker.durable("s", "gone")
+    broker.leaf.is_slow = True
+    first = broker.send("CONSUMER.MSG.NEXT.s.gone", b"1")
+    second = broker.send("CONSUMER.MSG.NEXT.s.d", b"1")
+    broker.api("CONSUMER.DELETE.s.gone")
+    broker.gateway.shut_down()
+    broker.turn()
+    assert [one.status for one in broker.delivered(second)] == ["409 Server Shutdown"]
+    assert broker.blocks[first].startswith(b"NATS/1.0 503")
+
+
+def test_requests_of_a_leaf_connection_that_is_down_are_not_held(broker: ReaderBroker) -> None:
+    broker.durable("s", "d")
+    publish(broker, b"1")
+    broker.leaf.is_up = False
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.d", json.dumps({"batch": 1, "expires": 60 * S}))
+    broker.leaf.is_up = True
+    broker.tick(1_500)
+    assert values(broker.delivered(inbox)) == [b"1"]

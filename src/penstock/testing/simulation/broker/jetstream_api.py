@@ -40,7 +40,9 @@ class JetStreamApi:
         server: NatsServerModel,
     ) -> None:
         random = Random(f"{name} leaf of run {run}")  # noqa: S311 (nothing secret)
-        self.leaf = LeafLinkModel(name, owner, network, server, node.outbox, random, self._interest_lost)
+        self.leaf = LeafLinkModel(
+            name, owner, network, server, node.outbox, random, self._interest_lost, self._interest_known
+        )
         self._clock = clock
         self._network = network
         self._random = random
@@ -85,3 +87,6 @@ class JetStreamApi:
 
     def _interest_lost(self, subjects: Sequence[bytes]) -> None:
         self.gateway.interest_lost(subjects, self._clock.now())
+
+    def _interest_known(self) -> None:
+        self.gateway.interest_known(self._clock.now())

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from penstock.ingest.interest import InterestTable
 from penstock.ingest.leaf import LeafSession, delivery_mistake
-from penstock.ingest.nats import InterestLost, NatsSessionState, SessionClosed, SessionEvent
+from penstock.ingest.nats import BarrierReached, InterestLost, NatsSessionState, SessionClosed, SessionEvent
 from penstock.node.step import Outbox
 from penstock.testing.simulation import nats
 from penstock.testing.simulation.network import Network, SimConnection
@@ -45,6 +45,7 @@ class LeafLinkModel:
         outbox: Outbox,
         random: Random,
         interest_lost: Callable[[Sequence[bytes]], None],
+        interest_known: Callable[[], None],
     ) -> None:
         self.interest = InterestTable()
         self._name = name
@@ -54,6 +55,8 @@ class LeafLinkModel:
         self._outbox = outbox
         self._random = random
         self._interest_lost = interest_lost
+        self._interest_known = interest_known
+        self._is_asked = False
         self._session: LeafSession | None = None
         self._connection: SimConnection | None = None
         self._rest = b""
@@ -97,6 +100,14 @@ class LeafLinkModel:
 
     def unwatch(self, subject: bytes) -> None:
         self.interest.unwatch(subject)
+
+    def ask_interest(self) -> bool:
+        if self._session is None or not self.is_up:
+            return False
+        self._is_asked = True
+        self._session.barrier()
+        self._write(self._session.take_output())
+        return True
 
     def mistake(self, subject: bytes, size_bytes: int = 0) -> str | None:
         if self._session is None:
@@ -148,6 +159,8 @@ class LeafLinkModel:
         for event in events:
             if isinstance(event, InterestLost):
                 self._interest_lost(event.subjects)
+            elif isinstance(event, BarrierReached):
+                self._known()
             elif isinstance(event, SessionClosed):
                 assert "protocol" not in event.reason, event.reason  # the model server speaks the protocol correctly
                 if self._connection is not None:
@@ -165,7 +178,13 @@ class LeafLinkModel:
             return
         self._session = self._connection = None
         self.interest.ended()
+        self._known()
         self._again()
+
+    def _known(self) -> None:
+        if self._is_asked:
+            self._is_asked = False
+            self._interest_known()
 
     def _again(self) -> None:
         self._timer = self._owner.after_ms(250 + int(self._random.random() * 1_750), self.start)
