@@ -100,3 +100,19 @@ def test_the_order_cannot_be_changed(broker: ReaderBroker) -> None:
     assert made["error"]["err_code"] == 10012, made
     told = broker.durable("s", "d", metadata={ORDER_BY: "key", "other": "x"})
     assert told["config"]["metadata"]["other"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("penstock.orderby", "did you mean penstock.order_by?"),
+        ("penstock.dead_letter", "did you mean penstock.dead_letters?"),
+        ("penstock.", "a consumer has no such key"),
+    ],
+)
+def test_a_key_that_only_looks_like_one_of_penstock_is_refused(broker: ReaderBroker, key: str, told: str) -> None:
+    error = broker.durable("s", "d", metadata={key: "key"})["error"]
+    assert (error["code"], error["err_code"]) == (500, 10052)
+    assert error["description"].startswith(f"{key}: ")
+    assert told in error["description"]
+    assert "error" not in broker.durable("s", "d", metadata={"penstocks": "key", "my.penstock.orderby": "key"})
