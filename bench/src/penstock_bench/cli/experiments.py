@@ -54,7 +54,7 @@ API_READERS_EXAMPLES = examples(
 )
 CONSUMERS_EXAMPLES = examples(
     "penstock bench consumers",
-    "penstock bench consumers --replicas 3 --consumers 10000 --json consumers.json",
+    "penstock bench consumers --replicas 3 --consumers 10000 --json r3.json",
 )
 COMPACTION_EXAMPLES = examples(
     "# about 9 GB of disk meanwhile",
