@@ -43,7 +43,12 @@ _ERROR_CODES = {
     10109: ErrorCode.READ_ONLY,
 }
 _BAD_TTL = 10165
-_ALLOWED_BY = {"per-message TTL is disabled": "--allow-message-ttl", "rollup not permitted": "--allow-rollup"}
+_ALLOWED_BY = {
+    "per-message TTL is disabled": "--allow-message-ttl yes",
+    "rollup not permitted": "--allow-rollup yes",
+    "atomic publish is disabled": "--allow-atomic yes",
+    "message schedules is disabled": "--allow-rollup yes --allow-message-schedules yes",
+}
 """Options of a stream by the refusal that they turn off: that is JetStream's text, which names none."""
 _TTL_RULE = "a Nats-TTL is a number of seconds (90), a duration from 1s on (1h30m), or `never`"
 _REASONS = frozenset(
@@ -258,9 +263,9 @@ def _refusal(body: _AckBody, error: _AckError) -> RemoteError:
     code = _ERROR_CODES.get(error.err_code, f"nats_{error.err_code}")
     code = body.reason if body.reason in _REASONS else code
     message = error.description or f"error {error.err_code}"
-    if (flag := _ALLOWED_BY.get(message)) is not None:
+    if (options := _ALLOWED_BY.get(message)) is not None:
         name = body.stream or "NAME"
-        message += f"; `penstock stream alter {name} {flag} yes` lets the stream accept such messages"
+        message += f"; `penstock stream alter {name} {options}` lets the stream accept such messages"
     if error.err_code == _BAD_TTL:
         message += f": {_TTL_RULE}"
     return specific(RemoteError(code, message, stream=body.stream, err_code=error.err_code))

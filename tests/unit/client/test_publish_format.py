@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -155,3 +156,18 @@ def test_liftbridge_acks_are_acks() -> None:
 def test_the_name_of_a_stream_brings_no_other_header(stream: str, envelope: Envelope | None) -> None:
     with pytest.raises(ValueError, match="may not hold line ends"):
         published(b"x", None, None, stream, "all", envelope)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "options"),
+    [
+        (acks.ttl_disabled(), "--allow-message-ttl yes"),
+        (acks.rollup_failed("rollup not permitted"), "--allow-rollup yes"),
+        (acks.atomic_disabled(), "--allow-atomic yes"),
+        (acks.schedules_disabled(), "--allow-rollup yes --allow-message-schedules yes"),
+    ],
+)
+def test_what_a_stream_does_not_allow_is_told_with_the_options_that_do(refusal: acks.AckError, options: str) -> None:
+    body = json.dumps({"stream": "orders", "seq": 0, "error": refusal._asdict()}).encode()
+    with pytest.raises(penstock.RemoteError, match=rf"; `penstock stream alter orders {options}` lets"):
+        parse_ack(body)

@@ -47,6 +47,16 @@ _ADVICE: dict[str, str] = {
     ErrorCode.NATS_REFUSED: "the broker's NATS user needs the permission to subscribe there",
 }
 
+_SHARES = "several clients share one consumer; or give each a --subject, so that no two of them take the same messages"
+_ADVICE_OF_QUEUES = {
+    10084: "acks remove what it holds: --acks explicit",
+    10098: "acks remove what it holds: --acks explicit",
+    10099: _SHARES,
+    10100: _SHARES,
+    10101: "its consumers begin at the first message: --from earliest",
+}
+"""Of consumers that a stream with retention `workqueue` cannot have, by JetStream's error: its text stays as it is."""
+
 _NOT_FOR_DUMP = (".parquet", ".json", ".db", "/_delta_log", "/metadata")  # of lakes and backups
 
 # The client library's errors name its parameters.
@@ -217,6 +227,8 @@ def _advice(error: Exception) -> str:
             return ""  # there may be no stream of that name
         if "key_id" in error.details:
             return "a new key does not decrypt existing data; docs/how-to/encryption.md says where keys go"
+        if error.code == ErrorCode.BAD_REQUEST and error.details.get("err_code") in _ADVICE_OF_QUEUES:
+            return _ADVICE_OF_QUEUES[error.details["err_code"]]
         if "tried" in error.details:
             return "`penstock status` shows which brokers are live and what they wait for; more time: --timeout"
         return _ADVICE.get(error.code, "")

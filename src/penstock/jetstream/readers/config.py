@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import msgspec
@@ -54,6 +55,7 @@ ORDER_BY = "penstock.order_by"
 """Key of the metadata: what is in one hand at a time (`key`, `subject` or `token:N`)."""
 DEAD_LETTERS = "penstock.dead_letters"
 """Key of the metadata: the stream for messages that reached max_deliver, or were terminated."""
+_OWN_PREFIX, _OWN_KEYS = "penstock.", (ORDER_BY, DEAD_LETTERS)
 
 _MS = 1_000_000  # ns
 _INT = "int"
@@ -131,7 +133,8 @@ NOTES = {
     "deliver_subject": "makes a push consumer; no subject that a stream stores",
     "inactive_threshold": "0: 5 s; of a durable consumer: none",
     "metadata": "up to 16 KiB; with `penstock.order_by` ([order by key](../how-to/order-by-key.md)) and "
-    "`penstock.dead_letters` ([dead letters](../how-to/dead-letters.md))",
+    "`penstock.dead_letters` ([dead letters](../how-to/dead-letters.md)); other keys that begin with "
+    "`penstock.` are refused",
     "priority_groups": "pull only",
     "priority_policy": "all four",
     "priority_timeout": "of `pinned_client`; 0: 2 minutes",
@@ -492,7 +495,16 @@ def _check(state: StreamState, config: Config) -> None:
     if sum(len(one.encode()) + len(other.encode()) for one, other in config["metadata"].items()) > METADATA_BYTES_MAX:
         size = f"{METADATA_BYTES_MAX // limits.KIB}KB"
         raise consumer_refusal(10135, f"consumer metadata exceeds maximum size of {size}")
+    _check_own_keys(config)
     check_priorities(config)
+
+
+def _check_own_keys(config: Config) -> None:
+    """Refuse a mistyped key of Penstock's own: it would be stored, and the consumer had no order or dead letters."""
+    for key in config["metadata"]:
+        if key.startswith(_OWN_PREFIX) and key not in _OWN_KEYS:
+            near = get_close_matches(key, _OWN_KEYS, 1)
+            raise invalid_config(f"{key}: a consumer has no such key" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 def _check_push(state: StreamState, config: Config) -> None:

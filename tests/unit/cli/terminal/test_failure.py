@@ -105,6 +105,25 @@ def test_errors(
     assert "Traceback" not in captured.err
 
 
+@pytest.mark.parametrize(
+    ("err_code", "advice"),
+    [
+        (10084, "--acks explicit"),
+        (10098, "--acks explicit"),
+        (10099, "--subject"),
+        (10100, "--subject"),
+        (10101, "--from earliest"),
+    ],
+)
+def test_a_consumer_that_a_work_queue_cannot_have_is_told_with_what_it_can(
+    err_code: int, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert raised(RemoteError(ErrorCode.BAD_REQUEST, "as nats-server says it", err_code=err_code)) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "Error: as nats-server says it"
+    assert advice in second
+
+
 def test_what_to_do_about_an_error_can_depend_on_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     @failure.clearly
     def command(code: ErrorCode) -> None:

@@ -122,3 +122,19 @@ def test_the_ack_floor_is_not_told_above_what_was_delivered(broker: ReaderBroker
     publish(broker, *KEYS[2:4])
     told = broker.api("CONSUMER.INFO.s.d")
     assert (told["delivered"]["stream_seq"], told["ack_floor"]["stream_seq"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("penstock.orderby", "did you mean penstock.order_by?"),
+        ("penstock.dead_letter", "did you mean penstock.dead_letters?"),
+        ("penstock.", "a consumer has no such key"),
+    ],
+)
+def test_a_key_that_only_looks_like_one_of_penstock_is_refused(broker: ReaderBroker, key: str, told: str) -> None:
+    error = broker.durable("s", "d", metadata={key: "key"})["error"]
+    assert (error["code"], error["err_code"]) == (500, 10052)
+    assert error["description"].startswith(f"{key}: ")
+    assert told in error["description"]
+    assert "error" not in broker.durable("s", "d", metadata={"penstocks": "key", "my.penstock.orderby": "key"})
