@@ -85,8 +85,8 @@ class ExportedConsumer(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer with its place and its messages in hand, to be restored at another stream with the same offsets.
 
     `state`: a snapshot, as `penstock.consumers.rows` has it: the place, and what is in hand with its deliveries and the
-    time that is left; empty: nothing is in hand. `since`: of a work queue's consumer, before which offset it is not known
-    what was acked, as it had other filters, or stepped over it: these messages stay.
+    time that is left; empty: nothing is in hand. `since`: of a work queue's consumer, before which offset it is not
+    known what was acked, as it had other filters, or stepped over it: these messages stay.
     """
 
     format: int = EXPORT_FORMAT

@@ -362,9 +362,7 @@ def test_what_comes_while_filters_change_is_not_taken_to_be_acked(queue: ReaderB
 
 
 @pytest.mark.parametrize("filters", [{}, {"filter_subject": "s.b"}])
-def test_a_restored_consumer_removes_nothing_that_was_not_acked(
-    queue: ReaderBroker, filters: dict[str, str]
-) -> None:
+def test_a_restored_consumer_removes_nothing_that_was_not_acked(queue: ReaderBroker, filters: dict[str, str]) -> None:
     queue.durable("s", "d", filter_subject="s.a")
     publish(queue, b"1", subject="s.b")
     publish(queue, b"2")
