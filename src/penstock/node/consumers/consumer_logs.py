@@ -347,7 +347,7 @@ class ConsumerLogs:
         assert target is not None
         is_again = self._known_epochs.get(key) == epoch
         self._known_epochs[key] = epoch
-        return target.log_end if is_again else target.epoch_start
+        return Offset(target.log_end if is_again else target.epoch_start)
 
 
 def _being_read(partition: Partition) -> RemoteError:
