@@ -29,7 +29,7 @@ NOTE_MS = 60_000
 PASSED_MAX = 65_536
 """Messages that are not wanted, behind which the position is noted though nothing else changed."""
 POSITION_MAX = 2**59
-"""Where a consumer may begin: far behind every message, and far below what a row holds, so that it can be read."""
+"""Greatest first offset of a consumer: behind every message, and far below what a row holds, so that it can be read."""
 CARRIED_NUMBER_MAX = 2**59
 """Deliveries, and resets, of a consumer that is carried: far below what a row holds, so that it can go on."""
 CARRIED_CLOCK_MS_MAX = 2**49

@@ -397,7 +397,7 @@ class ConsumerApi:
             return
         has_other_filter = config.filters != reader.config.filters
         if (led := reader.led) is not None:
-            # Until the filters change here, messages are passed by the old ones: nobody knows yet up to where.
+            # Until the filters change here, messages are passed by the old ones: it is not known yet up to where.
             since = SINCE_END if has_other_filter and led.state.table.takes_settled else led.since
             yield from self._store_config(reader, led, config, since)
             if not self._readers.is_here(reader):

@@ -27,7 +27,7 @@ from typing import Protocol, TypeAlias
 from penstock.base import limits
 from penstock.base.companion_kinds import CompanionKind
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import LeaderEpoch, PartitionId, PartitionKey, StreamId
+from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata.companions import consumers_key, is_consumers, target_key
 from penstock.metadata.feature_levels import CONSUMERS_WITH_ACKS
@@ -71,13 +71,23 @@ class _LastValues:
 class KnownConsumers:
     """The log of consumers of one partition, in one leadership of this broker."""
 
-    __slots__ = ("_leadership", "_logs", "_partition", "_rows", "batches", "leader_epoch")
+    __slots__ = ("_leadership", "_logs", "_partition", "_rows", "batches", "leader_epoch", "messages_end")
 
-    def __init__(self, logs: ConsumerLogs, partition: Partition, leadership: Leadership, rows: dict[bytes, bytes]):
+    def __init__(
+        self,
+        logs: ConsumerLogs,
+        partition: Partition,
+        leadership: Leadership,
+        rows: dict[bytes, bytes],
+        messages_end: Offset,
+    ):
         self._logs = logs
         self._partition = partition
         self._leadership = leadership
         self._rows: dict[bytes, bytes] | None = rows
+        self.messages_end = messages_end
+        """End of the messages that the rows may name: what is behind it was lost by an unclean election, and what has
+        come there since is another message."""
         self.batches = 0
         """Appended, and not yet told."""
         self.leader_epoch: LeaderEpoch = leadership.leader_epoch
@@ -187,6 +197,7 @@ class ConsumerLogs:
         self._kept: dict[PartitionKey, _Kept] = {}  # of each leadership of such a log
         self._waiting: dict[PartitionKey, None] = {}  # to be read, in this order
         self._reading_count = 0
+        self._known_epochs: dict[PartitionKey, LeaderEpoch] = {}  # in which a log was last known
 
     # What the gateway uses
 
@@ -280,6 +291,9 @@ class ConsumerLogs:
         """Forget a leadership that has ended; its open appends were told by the partition."""
         kept = self._kept.pop(partition.key, None)
         if kept is not None:
+            target = self._partitions.get(target_key(partition.key))
+            if target is None or target.leadership is None:
+                self._known_epochs.pop(partition.key, None)
             self._give_up(kept)
             self.version += 1
 
@@ -328,9 +342,20 @@ class ConsumerLogs:
     def _note_known(self, kept: _Kept) -> None:
         """Go on once all that was found is committed: rows that are not may be lost with this leadership."""
         if kept.rows is not None and kept.partition.committed_end >= kept.end:
-            kept.known = KnownConsumers(self, kept.partition, kept.leadership, kept.rows)
+            kept.known = KnownConsumers(self, kept.partition, kept.leadership, kept.rows, self._messages_end(kept))
             kept.rows = None
             self.version += 1
+
+    def _messages_end(self, kept: _Kept) -> Offset:
+        """Return the end of the messages that rows of earlier leaders may name, or of this one if it wrote some.
+
+        Not the end of what is shown: a new leader may know of fewer commits, and marks, than the last one had told.
+        """
+        target, key, epoch = kept.leadership.target, kept.partition.key, kept.leadership.leader_epoch
+        assert target is not None
+        is_again = self._known_epochs.get(key) == epoch
+        self._known_epochs[key] = epoch
+        return Offset(target.log_end if is_again else target.epoch_start)
 
 
 def _being_read(partition: Partition) -> RemoteError:

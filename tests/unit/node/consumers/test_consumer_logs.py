@@ -207,6 +207,26 @@ def test_a_new_leader_knows_the_last_value_of_each_key() -> None:
     assert all(one == first for one in rest)
 
 
+def test_rows_of_earlier_leaders_name_no_message_that_has_come_since() -> None:
+    """After an unclean election new messages take the offsets of lost ones: they were delivered to nobody."""
+    brokers = with_consumers(formed())
+    brokers.publish("s", b"1")
+    stored(brokers, ONE)
+    brokers.kill(brokers.led("s").broker_id)
+    brokers.run(10_000)
+    second = brokers.led("s")
+    brokers.publish("s", b"2")
+    brokers.run(5_000)
+    assert target(second).committed_end == 2
+    log = known(second)
+    assert log.messages_end == 1
+    log.take_rows()
+    with pytest.raises(RemoteError):
+        log.take_rows()
+    brokers.run(100)
+    assert known(second).messages_end == 2, "rows of this leadership name these, too"
+
+
 def test_a_deposed_leader_appends_nothing_and_its_open_appends_are_told() -> None:
     brokers = with_consumers(formed())
     log, before = stored(brokers, ONE), brokers.led("s")

@@ -216,15 +216,16 @@ class Leaderships:
             return
         try:
             feed = self._registry.feed(one.stream_id) or self._registry.open(state)
-            shown = feed.look()
-            end = feed.tail_end if shown is None else shown.end
             for _ in range(min(ADDED_AT_ONCE, len(one.coming))):
                 told, stored = one.coming.popleft()
-                taken = stored.take_over(now.elapsed_us, end)
+                taken = stored.take_over(now.elapsed_us, one.log.messages_end)
                 if told.name in feed.readers:  # without acks, in the memory of a moment: a stored one has the name
                     self._registry.remove([feed.readers[told.name]])
                 since = min(told.since, taken.table.next_offset)  # what is behind is passed by the filters of now
-                self.add_reader(one, feed, told.name, told.reader_config(), taken, told.created_us, now, since=since)
+                config, created_us = told.reader_config(), told.created_us
+                reader = self.add_reader(one, feed, told.name, config, taken, created_us, now, since=since)
+                if reader.led is not None and taken.has_changes(now.elapsed_us):  # it went back to the messages' end
+                    one.writes.note(reader.led, now.elapsed_us, waits=False)
         except RemoteError:
             one.coming.clear()  # it is led elsewhere by now
         except (CorruptionError, ValueError) as error:
