@@ -79,7 +79,7 @@ class _Era:
     seen: set[int] = field(default_factory=set)  # offsets that came, though perhaps before it began
     delivered: dict[int, list[Delivery]] = field(default_factory=dict)  # by offset
     sequences: dict[int, int] = field(default_factory=dict)  # of the consumer → offset
-    done: set[int] = field(default_factory=set)
+    done: dict[int, int] = field(default_factory=dict)  # offset → when the delivery was sent that was acked
     confirmed: dict[int, int] = field(default_factory=dict)  # offset → when
     refused: set[int] = field(default_factory=set)  # a -NAK or +WPI was sent that may count
 
@@ -99,7 +99,8 @@ class Crew:
         self.delivered = 0
         self._losses = self._now_losses
         self._state = _Era(0)
-        self._begun_us = 0  # the present era
+        self._since_us = 0  # the present era may have begun then
+        self._asked_us = _NEVER_US  # a change was asked for that is not answered
         self._least = -1  # consumer's sequence that a client has seen
 
     # Beginning and end
@@ -131,19 +132,22 @@ class Crew:
     def begin_again(self, now_us: int, loose_us: int, begins_at: int = 0) -> None:
         """All that is known of it counts no more."""
         self.era += 1
-        self._state = _Era(begins_at)
-        self._begun_us = now_us
+        self._since_us = min(now_us - _WAY_US, self._asked_us)
+        done = {offset: sent_us for offset, sent_us in self._state.done.items() if sent_us > self._since_us}
+        self._state = _Era(begins_at, done=done)
         self._least = -1
         self.loose_until_us = max(self.loose_until_us, now_us + loose_us)
 
-    def asks_for_change(self) -> None:
+    def asks_for_change(self, now_us: int) -> None:
         """A deletion or a reset is asked for: anything may be until it is answered."""
+        self._asked_us = now_us
         self.loose_until_us = _NEVER_US
 
-    def changed(self, now_us: int, *, is_sure: bool) -> None:
+    def changed(self, now_us: int, *, is_sure: bool, begins_at: int = 0) -> None:
         """It was answered; `is_sure`: no other such request is under way."""
         self.loose_until_us = now_us
-        self.begin_again(now_us, _WAY_US if is_sure else _OPEN_US)
+        self.begin_again(now_us, _WAY_US if is_sure else _OPEN_US, begins_at)
+        self._asked_us = _NEVER_US
 
     def made(self, created: str, now_us: int) -> None:
         """It is there; `created`: tells it from others with its name."""
@@ -245,8 +249,8 @@ class Crew:
         return self.is_now(one) and bool(deliveries) and deliveries[-1].sequence > one.sequence
 
     def sends_done(self, one: Delivery) -> None:
-        if self.is_now(one) or one.sent_us > self._begun_us - _WAY_US:  # perhaps it began before that was answered
-            self._state.done.add(one.offset)
+        if self.is_now(one) or one.sent_us > self._since_us:
+            self._state.done[one.offset] = one.sent_us
 
     def sends_more(self, one: Delivery) -> None:
         """A -NAK or +WPI is sent, that is not late."""

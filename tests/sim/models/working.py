@@ -205,7 +205,7 @@ class Working:
         if crew.is_deleting or crew in self._making:
             return
         crew.is_deleting = True
-        crew.asks_for_change()
+        crew.asks_for_change(self._now_us)
         tries = 0
 
         def ask() -> None:
@@ -233,7 +233,7 @@ class Working:
     def _reset(self, crew: Crew, sequence: int) -> None:
         if crew.is_deleting or crew in self._making:
             return
-        crew.asks_for_change()
+        crew.asks_for_change(self._now_us)
         tries = 0
 
         def ask() -> None:
@@ -248,9 +248,8 @@ class Working:
                 self._around.scheduler.after(_AGAIN_US, ask)
                 return
             self._around.count("crews reset", "error" not in fields)
-            crew.changed(self._now_us, is_sure=tries == 1)
             begins_at = 0 if "error" in fields else fields.get("reset_seq", 1) - 1
-            crew.begin_again(self._now_us, 0, begins_at)
+            crew.changed(self._now_us, is_sure=tries == 1, begins_at=begins_at)
 
         ask()
 
