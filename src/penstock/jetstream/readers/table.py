@@ -307,6 +307,11 @@ class Readers:
             self.serve_again(reader, now)
         elif reader.place is Place.IDLE or pull.no_wait:
             self._registry.changed(reader, now)
+        elif reader.place is Place.FOLLOWING:
+            if self.deliveries.has_interest(pull.inbox) is False:
+                self._registry.changed(reader, now)  # new messages would go to it without a look
+            else:
+                self._inboxes.watch(reader)
         self._schedule.wake(reader, pull.due_us())
 
     def serve_again(self, reader: Reader, now: Now) -> None:

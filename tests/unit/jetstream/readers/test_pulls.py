@@ -249,6 +249,24 @@ def test_a_request_whose_client_has_gone_gets_no_new_message() -> None:
     assert told(pull(broker, "1")) == ["new"]
 
 
+def test_the_inbox_of_each_request_that_waits_is_watched() -> None:
+    broker = started(0)
+    broker.consumer("s", "c", inactive_threshold=60 * S)
+    inboxes = [broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 2, "expires": 5 * S}) for _ in range(2)]
+    assert broker.leaf.watched == {one.encode() for one in inboxes}
+
+
+def test_a_request_whose_inbox_is_not_known_gets_no_new_message() -> None:
+    broker = started(0)
+    broker.consumer("s", "c", inactive_threshold=60 * S)
+    first = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 5, "expires": 5 * S})
+    broker.leaf.deserted.add(b"gone")
+    broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 5, "expires": 5 * S}, reply="gone")
+    broker.publish("s.x", b"a", b"b")
+    broker.tick(5)
+    assert [one.inbox for one in broker.delivered()] == [first, first]
+
+
 def test_inboxes_are_watched_while_their_requests_wait() -> None:
     broker = started(0)
     broker.consumer("s", "c", inactive_threshold=60 * S)

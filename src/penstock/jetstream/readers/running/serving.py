@@ -100,7 +100,8 @@ class Serving:
     def _serve(self, feed: Feed, reader: Reader, shown: Shown, now: Now, messages_left: int) -> None:
         """Serve what may be sent, at most so many messages."""
         cursor = reader.cursor
-        wanted = min(messages_left, self._wanted(reader, now)) if reader.pulls else hot.UNLIMITED
+        wanted, is_early = self._wanted(reader, now) if reader.pulls else (hot.UNLIMITED, False)
+        wanted = min(messages_left, wanted) if reader.pulls else wanted
         delivered = cursor.delivered
         if not wanted or not reader.wants:
             return
@@ -123,7 +124,7 @@ class Serving:
         if cursor.wanted and cursor.next_offset >= cursor.resume_offset:
             cursor.want(b"", 0)  # up to 8 MB, for as long as it lives
         if cursor.next_offset >= feed.tail_end:
-            self._at_tail(feed, reader, shown, now)
+            self._at_tail(feed, reader, shown, now, is_early)
             return
         if not self._counts.is_counted(feed, reader):
             self._counts.count(reader)
@@ -253,12 +254,12 @@ class Serving:
         self._deliver(reader, out, now)
         return stop
 
-    def _wanted(self, reader: Reader, now: Now) -> int:
-        """Return how many messages the next requests may be sent."""
+    def _wanted(self, reader: Reader, now: Now) -> tuple[int, bool]:
+        """Return how many messages the next requests may be sent, and if the inbox of one of them is not known yet."""
         wanted, is_early = self._inboxes.ready_pulls(reader, now)
         if is_early:
             self._schedule.sleep(reader, now.elapsed_us + _EARLY_US)
-        return hot.UNLIMITED if wanted == len(reader.pulls) else wanted
+        return hot.UNLIMITED if wanted == len(reader.pulls) else wanted, is_early
 
     def take_back(self, reader: Reader, now: Now) -> None:
         """Note what the cursor has sent, and end the requests that are finished."""
@@ -281,8 +282,8 @@ class Serving:
         if reader.wants:
             self._schedule.ready(reader)
 
-    def _at_tail(self, feed: Feed, reader: Reader, shown: Shown, now: Now) -> None:
-        """The reader has all that has been taken from the tail."""
+    def _at_tail(self, feed: Feed, reader: Reader, shown: Shown, now: Now, is_early: bool) -> None:
+        """The reader has all that has been taken from the tail; `is_early`: the inbox of a request is not known."""
         if shown.end > feed.tail_end or reader.cursor.next_offset > feed.tail_end:
             reader.counted_under = None  # rows that it does not want would be counted
             if reader.cursor.next_offset >= shown.end:
@@ -295,6 +296,8 @@ class Serving:
         self._output.send_all_to(reader, reader.at_end(now.elapsed_us))
         if not reader.wants:
             return
+        if is_early:
+            return  # as a follower it would get new messages with the others; it is looked at again soon
         reader.grant(now.elapsed_us)
         reader.cursor.payload_max = self._gateway.payload_max
         reader.place = Place.FOLLOWING
