@@ -1,4 +1,4 @@
-"""Readers: consumers of JetStream's API without acks, ephemeral and ordered, push and pull (ADR 94).
+"""Consumers of JetStream's API: readers (without acks) in the memory of the stream's leader, and stored ones.
 
-A reader lives in memory at the leader of its stream. After a change of the leader it is gone, and clients make it anew.
+`running` serves both; `stored` has what consumers with acks need: their rows, acks, dead letters and removals.
 """
