@@ -48,7 +48,10 @@ class Claim(Protocol):
 
 
 class Ask(NamedTuple):
-    """Of these rows, those go whose subject matches (`if_matching`), or does not match, one of the filters."""
+    """A question about subjects: rows that no consumer needs if their subject matches one of the filters.
+
+    With `if_matching` False it is the other way round: rows on all other subjects are not needed.
+    """
 
     rows: RowSet
     filters: tuple[str, ...]
