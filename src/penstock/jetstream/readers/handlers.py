@@ -58,6 +58,8 @@ NAMES_PER_ANSWER = 1_024  # as JetStream
 INFOS_PER_ANSWER = 256  # as JetStream
 OPENING_MAX = 64
 """Readers that are being created at once."""
+LEAF_PATIENCE_US = 2_000_000
+"""How long the creation of a consumer waits for the leaf connection, well below the timeout of clients."""
 _Info = Generator[Asked, list[Answered], dict[str, Any]]
 
 
@@ -152,6 +154,8 @@ class ConsumerApi:
         place = state.stream_id, given.get("name") or ""
         if self._is_changing(place):
             yield from done(partial(self._when_settled, place))
+        if not self._readers.deliveries.is_up:
+            yield from done(partial(self._when_delivering, now.elapsed_us + LEAF_PATIENCE_US))
         given = {field: value for field, value in given.items() if value is not None}
         existing = self._readers.find(state, given.get("name") or "")
         if existing is not None:
@@ -184,6 +188,14 @@ class ConsumerApi:
         """Go on once no consumer with this name is being created or deleted: clients may ask for it at once."""
         if self._is_changing(place):
             raise RemoteError(ErrorCode.NOT_YET, "a consumer with this name is being created or deleted")
+        told(None)
+
+    def _when_delivering(self, until_us: int, told: Callable[[RemoteError | None], None]) -> None:
+        """Go on once there is a leaf connection, which a broker that has just started lacks for a moment; also
+        without one when that has taken too long.
+        """
+        if not self._readers.deliveries.is_up and self._gateway.node.now.elapsed_us < until_us:
+            raise RemoteError(ErrorCode.NOT_YET, "the leaf connection to nats-server is not there yet")
         told(None)
 
     def _readable(self, state: StreamState, config: ReaderConfig) -> ReaderConfig:

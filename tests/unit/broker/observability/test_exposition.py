@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.base.meters import Family, Histogram, Metric, MetricKind, Sample, single
+from penstock.broker.observability import metrics as broker_metrics
 from penstock.broker.observability.exposition import text_of
 from penstock.broker.observability.metrics import METRICS as OF_BROKER
+from penstock.node import metrics as node_metrics
 from penstock.node.metrics import METRICS as OF_NODE
 
 
@@ -51,3 +55,9 @@ def test_names_are_as_prometheus_wants_them() -> None:
         assert metric.name.endswith("_total") is (metric.kind is MetricKind.COUNTER), metric.name
         assert metric.meaning.endswith("."), metric.name
         assert "le" not in metric.labels
+
+
+@pytest.mark.parametrize("module", [broker_metrics, node_metrics])
+def test_each_metric_is_one_of_the_page(module: ModuleType) -> None:
+    made = {one.name for one in vars(module).values() if isinstance(one, Metric)}
+    assert made <= {metric.name for metric in (*OF_BROKER, *OF_NODE)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -194,6 +195,16 @@ def test_nothing_is_made_while_nothing_can_be_delivered(broker: ReaderBroker) ->
     error = broker.consumer("s", "c")["error"]
     assert error["code"] == 503
     assert "leaf connection" in error["description"]
+
+
+def test_a_consumer_waits_for_the_leaf_connection_of_a_broker_that_has_just_started(broker: ReaderBroker) -> None:
+    broker.leaf.is_up = False
+    inbox = broker.send("CONSUMER.CREATE.s.c", {"stream_name": "s", "config": {"name": "c"}})
+    broker.tick(50)
+    assert inbox not in broker.answers
+    broker.leaf.is_up = True
+    broker.tick(200)
+    assert json.loads(broker.answers[inbox])["name"] == "c"
 
 
 def test_internal_streams_are_not_there(broker: ReaderBroker) -> None:

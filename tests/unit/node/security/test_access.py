@@ -245,7 +245,8 @@ def changing(operation: ConsumerOperation) -> Case:
     )
 
 
-CHANGES = [one for one in ConsumerOperation if one not in (ConsumerOperation.LIST, ConsumerOperation.INFO)]
+READS = (ConsumerOperation.LIST, ConsumerOperation.INFO, ConsumerOperation.EXPORT)
+CHANGES = [one for one in ConsumerOperation if one not in READS]
 COMMIT_NEARLY = (*off(COMMIT), Rule(COMMIT, stream="orders", group="shipping"))
 
 CASES = {
@@ -366,6 +367,11 @@ CASES = {
     ),
     "consumer": Case(
         plain(lambda b: asked_of(b, ConsumerOperation.INFO)),
+        (*on(COMMIT), *on(READ), MONITOR),
+        (Rule(APPEND, stream="orders"), Rule(COMMIT, stream="orders", group="billing")),
+    ),
+    "export of a consumer": Case(
+        plain(lambda b: asked_of(b, ConsumerOperation.EXPORT)),
         (*on(COMMIT), *on(READ), MONITOR),
         (Rule(APPEND, stream="orders"), Rule(COMMIT, stream="orders", group="billing")),
     ),
