@@ -20,8 +20,10 @@ BACKOFFS_MAX = 100
 WAIT_US_MAX = 366 * 86_400_000_000
 WAIT_US_MIN = 1_000
 DELIVERIES_MAX = 2**27
-ACK_PENDING_MAX = 1_000_000
-"""Messages in hand of one consumer at most, also of one whose client set no limit."""
+ACK_PENDING_MAX = 200_000
+"""Messages in hand of one consumer at most, whatever its client asks for: a snapshot, which has some 10 bytes of each,
+and 30 at the worst, has to fit one row (`CONSUMER_ROW_BYTES_MAX`).
+"""
 PARKED_MAX = 10_000
 """Messages of one consumer that wait for an earlier one of their key."""
 

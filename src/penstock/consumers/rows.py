@@ -107,7 +107,7 @@ def _read_config(reader: Reader) -> AckConfig:
             ack_wait_us=wait_us,
             backoff_us=backoff_us,
             max_deliver=reader.number(limits.DELIVERIES_MAX),
-            max_ack_pending=reader.number(limits.ACK_PENDING_MAX),
+            max_ack_pending=min(reader.number(limits.DELIVERIES_MAX), limits.ACK_PENDING_MAX),
             acks_all=bool(flags & _ALL),
             order=reader.number(limits.ORDER_TOKEN_FIRST + limits.TOKENS_MAX),
             sample_percent=reader.number(100),

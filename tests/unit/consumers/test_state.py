@@ -7,8 +7,9 @@ from random import Random
 import pytest
 
 from penstock.base.errors import CorruptionError
+from penstock.base.limits import CONSUMER_ROW_BYTES_MAX
 from penstock.consumers import rows
-from penstock.consumers.config import ORDER_KEY, AckConfig
+from penstock.consumers.config import ACK_PENDING_MAX, ORDER_KEY, PARKED_MAX, WAIT_US_MAX, AckConfig
 from penstock.consumers.fold import stored_consumers
 from penstock.consumers.state import NOTE_MS, PASSED_MAX, ConsumerState, Row
 from penstock.hot import pending
@@ -211,3 +212,16 @@ def test_acks_for_all_of_neighbours_are_all_told() -> None:
     ack(state, 3, 4)
     found += state.take_rows(0)
     assert [one[0] for one in folded(found).table.entries(0, 9)] == [4]
+
+
+def test_a_snapshot_of_all_that_may_be_pending_fits_a_row() -> None:
+    """Scattered over a stream of 2**40 messages, each of its own key, given back, and due at another time."""
+    state, chance = ConsumerState.new(ID, AckConfig(order=ORDER_KEY), b"{}", 0, 0), Random(7)
+    table, count = state.table, ACK_PENDING_MAX + PARKED_MAX + pending.ENDED_MAX
+    for number in range(count):
+        offset = number * (2**40 // count)
+        table.deliver(offset, 1 + number, 0)
+        token = table.token(offset + 1, table.delivered)
+        delay_us = int(chance.random() * WAIT_US_MAX)
+        assert table.settle(pending.NAK, offset, table.delivered, token, delay_us, 0) == pending.APPLIED
+    assert 12 * count < len(state.export()) < CONSUMER_ROW_BYTES_MAX - 10 * count

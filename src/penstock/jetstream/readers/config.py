@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.subjects import is_wildcard, is_within, matches, subject_mistake
-from penstock.consumers.config import ORDER_KEY, ORDER_NONE, order_of
+from penstock.consumers.config import ACK_PENDING_MAX, ORDER_KEY, ORDER_NONE, order_of
 from penstock.jetstream.errors import ApiError, consumer_refusal, invalid_config, invalid_json, name_mismatch
 from penstock.jetstream.readers.ack_checks import (
     ACK_PENDING_DEFAULT,
@@ -48,8 +48,6 @@ METADATA_BYTES_MAX = 16 * limits.KIB  # JetStream: 128 KiB; it is held in memory
 MAX_WAITING_MAX = 4_096  # pull requests that wait at one consumer
 MAX_WAITING_DEFAULT = 512  # as JetStream
 INACTIVE_NS_DEFAULT = 5_000_000_000  # as JetStream
-ACK_PENDING_MAX = 1_000_000
-"""Messages without an ack of one consumer, some 40 bytes each."""
 
 ORDER_BY = "penstock.order_by"
 """Key of the metadata: what is in one hand at a time (`key`, `subject` or `token:N`)."""
@@ -121,7 +119,7 @@ NOTES = {
     "max_deliver": "messages that reached it wait no longer for an ack",
     "backoff": "its first value is `ack_wait`",
     "sample_freq": "metrics of acks, at most 100 a second for each stream",
-    "max_ack_pending": f"0: {ACK_PENDING_DEFAULT}; up to {ACK_PENDING_MAX}, which -1 is, too",
+    "max_ack_pending": f"0: {ACK_PENDING_DEFAULT}; more than {ACK_PENDING_MAX} count as so many, -1, too",
     "num_replicas": "0, or as the stream's; a consumer is where its stream is",
     "mem_storage": "either: a consumer with acks, or a durable one, is stored with its stream",
     "filter_subject": "",
@@ -337,7 +335,9 @@ def _of(config: Config, filters: tuple[str, ...]) -> ReaderConfig:
         ack_wait_us=config["ack_wait"] // 1_000,
         backoff_us=tuple(wait // 1_000 for wait in config["backoff"]),
         max_deliver=max(0, config["max_deliver"]),
-        max_ack_pending=config["max_ack_pending"] if config["max_ack_pending"] > 0 else ACK_PENDING_MAX,
+        max_ack_pending=min(
+            config["max_ack_pending"] if config["max_ack_pending"] > 0 else ACK_PENDING_MAX, ACK_PENDING_MAX
+        ),
         sample_percent=min(100, int(config["sample_freq"].removesuffix("%") or 0)),
         priority=config["priority_policy"],
         priority_groups=tuple(config["priority_groups"]),
@@ -588,8 +588,6 @@ def _refuse(state: StreamState, config: Config) -> None:
         raise invalid_config(f"num_replicas: {why}")
     if config["max_waiting"] > MAX_WAITING_MAX:
         raise invalid_config(f"max_waiting: {config['max_waiting']} is above the limit of {MAX_WAITING_MAX}")
-    if config["max_ack_pending"] > ACK_PENDING_MAX:
-        raise invalid_config(f"max_ack_pending: {config['max_ack_pending']} is above the limit of {ACK_PENDING_MAX}")
 
 
 def is_name(name: str) -> bool:

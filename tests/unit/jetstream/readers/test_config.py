@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from penstock.consumers.config import ACK_PENDING_MAX
+from penstock.jetstream.readers.config import reader_config
 from tests.unit.jetstream.readers.gateways import ReaderBroker
 
 S = 1_000_000_000  # ns
@@ -92,7 +94,6 @@ REFUSED_WITH_ACKS: tuple[tuple[dict[str, Any], int], ...] = (
     ({"backoff": [1, 2, 3], "max_deliver": 2}, 10116),
     ({"backoff": [1] * 65, "max_deliver": 70}, 10052),
     ({"num_replicas": 2}, 10126),
-    ({"max_ack_pending": 2_000_000}, 10052),
     ({"priority_policy": "overflow"}, 10159),
     ({"priority_policy": "overflow", "priority_groups": [""]}, 10161),
     ({"priority_policy": "overflow", "priority_groups": ["a b"]}, 10162),
@@ -205,6 +206,13 @@ def test_a_consumer_waits_for_the_leaf_connection_of_a_broker_that_has_just_star
     broker.leaf.is_up = True
     broker.tick(200)
     assert json.loads(broker.answers[inbox])["name"] == "c"
+
+
+@pytest.mark.parametrize("asked", [-1, 5_000_000])
+def test_more_in_hand_than_may_be_is_told_as_asked_for_and_bounded(broker: ReaderBroker, asked: int) -> None:
+    assert broker.durable("s", "c", max_ack_pending=asked)["config"]["max_ack_pending"] == asked
+    given = {"durable_name": "c", "ack_policy": "explicit", "max_ack_pending": asked}
+    assert reader_config(broker.node.image.by_name("s"), given, pedantic=False).max_ack_pending == ACK_PENDING_MAX
 
 
 def test_internal_streams_are_not_there(broker: ReaderBroker) -> None:
