@@ -114,7 +114,7 @@ def _verdict(fields: dict[bytes, bytes], subject: bytes, rules: ScheduleRules | 
     if rules is None:  # what a JetStream stream republishes tells its scheduler, and comes without a reply subject
         return verdicts.NO_SCHEDULES if found else 0
     if isinstance(found, Schedule):
-        found = _of_schedule(found, fields, subject, rules) or found
+        found = refusal(found, fields, subject, rules) or found
     if isinstance(found, int) and found:
         return found
     return _of_ending(fields, subject) or found
@@ -145,17 +145,21 @@ def due_us_of(block: bytes) -> int:
     return 0 if due_us is None else max(due_us, 1)
 
 
-def _of_schedule(found: Schedule, fields: dict[bytes, bytes], subject: bytes, rules: ScheduleRules) -> int:
-    """Check all but the time of a schedule."""
+def refusal(found: Schedule, fields: dict[bytes, bytes], subject: bytes, rules: ScheduleRules) -> int:
+    """Return the verdict on all but the time of a schedule; 0: it can be sent.
+
+    A stored schedule may be refused, too: it came by another way, or before the stream allowed schedules, or the
+    stream's config has changed.
+    """
     if found.ttl and not is_ttl(found.ttl):
         return verdicts.BAD_SCHEDULE_TTL
     if found.rollup not in (b"", b"sub"):
         return verdicts.BAD_SCHEDULE_ROLLUP
     if found.ttl and not rules.allows_ttls:
         return verdicts.TTL_DISABLED
-    if not _is_plain(found.target) or found.target == subject:
+    if not is_plain(found.target) or found.target == subject:
         return verdicts.BAD_TARGET
-    if found.source and (found.source in (found.target, subject) or not _is_plain(found.source)):
+    if found.source and (found.source in (found.target, subject) or not is_plain(found.source)):
         return verdicts.BAD_SOURCE
     if not rules.stores(found.target):
         return verdicts.BAD_TARGET
@@ -170,7 +174,7 @@ def _of_ending(fields: dict[bytes, bytes], subject: bytes) -> int:
     following, scheduler = fields.get(_NEXT, b""), fields.get(_SCHEDULER, b"")
     if not following:
         return verdicts.BAD_SCHEDULER if scheduler else 0
-    is_right = following == PURGE and scheduler != subject and _is_plain(scheduler)
+    is_right = following == PURGE and scheduler != subject and is_plain(scheduler)
     return 0 if is_right else verdicts.BAD_SCHEDULER
 
 
@@ -225,7 +229,8 @@ def time_us(text: bytes) -> int | None:
     return (since.days * 86_400 + since.seconds) * 1_000_000 + int(digits[:6]) + (int(digits[6:] or 0) > 0)
 
 
-def _is_plain(subject: bytes) -> bool:
+def is_plain(subject: bytes) -> bool:
+    """True if a message can be on that subject."""
     try:
         return subject_mistake(subject.decode()) is None
     except UnicodeDecodeError:

@@ -241,6 +241,39 @@ def test_an_append_with_a_schedule_is_refused() -> None:
     broker.stop()
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (),
+        (b"Nats-Schedule-Target: \xff\xfe",),
+        (b"Nats-Schedule-Target: orders.*",),
+        (b"Nats-Schedule-Target: orders.a b",),
+        (b"Nats-Schedule-Target: orders.hostile",),
+        (b"Nats-Schedule-Target: orders.x", b"Nats-Schedule-TTL: soon"),
+        (b"Nats-Schedule-Target: orders.x", b"Nats-Schedule-TTL: 5s"),
+        (b"Nats-Schedule-Target: orders.x", b"Nats-Schedule-Rollup: all"),
+        (b"Nats-Schedule-Target: orders.x", b"Nats-Schedule-Source: \xff\xfe"),
+        (b"Nats-Schedule-Target: orders.x", b"Nats-Schedule-Source: orders.>"),
+        (b"Nats-Schedule-Target: orders.x", b"Nats-Schedule-Source: orders.x"),
+    ],
+)
+def test_what_was_stored_before_the_option_is_checked_before_it_is_sent(lines: tuple[bytes, ...]) -> None:
+    broker = Broker().start()
+    broker.create("orders", allow_rollup=True, dedup_window_ms=None)
+    block = b"\r\n".join(
+        (b"NATS/1.0", b"Nats-Rollup: sub", b"Nats-Schedule: @at 2020-01-01T00:00:00Z", *lines, b"\r\n")
+    )
+    request = AppendRequest(stream_id=broker.stream_id("orders"), partition=PartitionId(0))
+    broker.request(request, batch_of([("orders.hostile", None, b"hostile", block)]))
+    broker.settle()
+    broker.ask(AlterStreamRequest(name="orders", changes={"allow_message_schedules": True}), AlterStreamResponse)
+    delay(broker, "s1", 1, b"v")
+    go_on(broker, 3_000)
+    assert shown(broker) == [("hostile", b"hostile"), ("sent", b"v")]
+    assert ["offset 0 is not sent" in one for one in broker.notices] == [True]
+    broker.stop()
+
+
 def searched(broker: Broker, *hung: type) -> tuple[Any, Any]:
     """Run a round's search that finds something; the node is not told yet."""
     broker.hung = (FindDue, *hung)

@@ -19,7 +19,17 @@ from penstock.batch.header import MAY_ROLL_UP, BatchHeader
 from penstock.commitlog import LogView, SubjectQueries, rows_at
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import HeaderRequests
-from penstock.ingest.schedules import Schedule, ScheduleRules, due_us_of, fields_of, parsed, sent_headers
+from penstock.ingest.schedules import (
+    REFUSALS,
+    Schedule,
+    ScheduleRules,
+    due_us_of,
+    fields_of,
+    is_plain,
+    parsed,
+    refusal,
+    sent_headers,
+)
 from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.expiry_blocks import Block, ExpiryBlocks, Nearest, NextRows
 from penstock.node.partition.log_queries import Query
@@ -59,8 +69,8 @@ class FindDue(Query):
     what they send. Call `settle` once that is written.
 
     `view`: what readers are shown, to the end of the log, `log_end`. `void`: schedules that are not sent, in this and
-    later rounds: something came on their subjects, or the stream has not the subject of the target any more, which
-    `unsent` tells.
+    later rounds: something came on their subjects, or what is stored there cannot be sent, such as one whose target the
+    stream has no more, which `unsent` tells.
     """
 
     def __init__(
@@ -170,16 +180,23 @@ class FindDue(Query):
         return next_rows.after(self._now_us)
 
     def _add(self, offset: int, scheduler: bytes, content: Content) -> None:
-        schedule = parsed(fields_of(content.headers))
+        fields = fields_of(content.headers)
+        schedule = parsed(fields)
         if not isinstance(schedule, Schedule) or schedule.due_us > self._now_us:
             return
-        if not self._rules.stores(schedule.target):
+        if verdict := refusal(schedule, fields, scheduler, self._rules):
             self._void.append(offset)
-            why = f"{schedule.target.decode()!r} is no subject of the stream any more"
-            self.unsent = f"the schedule at offset {offset} is not sent: {why}"
+            self.unsent = f"the schedule at offset {offset} is not sent: {self._why(verdict, schedule)}"
             return
         self.due.append(DueMessage(offset, scheduler, schedule, content))
         self._size_bytes += len(content.value or b"") + len(content.headers) + len(content.key or b"")
+
+    def _why(self, verdict: int, schedule: Schedule) -> str:
+        """Return why a stored schedule cannot be sent."""
+        for subject in filter(None, (schedule.target, schedule.source)):
+            if is_plain(subject) and not self._rules.stores(subject):
+                return f"{subject.decode()!r} is no subject of the stream any more"
+        return REFUSALS[verdict][1] if verdict in REFUSALS else "the stream allows no Nats-TTL any more"
 
     def _take(self, block: Block) -> NextRows | None:
         """Take what is due of a block; return what is next. None: the round is full."""
