@@ -18,7 +18,8 @@ nats-server, in its order.
 | `Nats-Schedule-Next: purge`    | that schedule goes with this message, in one step                                 |
 
 The content of a sent message is that of its schedule, without these headers and without those that ask for something
-of the schedule: `Nats-Expected-…`, `Nats-Msg-Id`, `Nats-TTL`, `Nats-Rollup`.
+of the schedule: `Nats-Expected-…`, `Nats-Msg-Id`, `Nats-TTL`, `Nats-Rollup`. It is within the limits of messages and
+of header blocks: the last headers of the content are left out for it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from penstock.base.config import StreamConfig
+from penstock.base.dead_letters import fitting
 from penstock.base.subjects import matches, subject_mistake
 from penstock.hot import classification as verdicts
 from penstock.hot.lifetimes import is_ttl
@@ -59,6 +61,7 @@ _TTL, _ROLLUP, _ZONE = b"Nats-Schedule-TTL", b"Nats-Schedule-Rollup", b"Nats-Sch
 _NEXT, _SCHEDULER = b"Nats-Schedule-Next", b"Nats-Scheduler"
 _SENT_WITHOUT = (b"Nats-Schedule", b"Nats-Expected-", b"Nats-Msg-Id:", b"Nats-TTL:", b"Nats-Rollup:")
 PURGE = b"purge"
+_VERSION_LINE = b"NATS/1.0\r\n"
 
 
 class ScheduleRules(NamedTuple):
@@ -66,11 +69,12 @@ class ScheduleRules(NamedTuple):
 
     subjects: tuple[str, ...]
     allows_ttls: bool
+    message_bytes_max: int
 
     @classmethod
     def of(cls, config: StreamConfig) -> ScheduleRules:
         """Return the rules of a stream that allows schedules."""
-        return cls(config.subjects, config.allow_message_ttl)
+        return cls(config.subjects, config.allow_message_ttl, config.max_message_bytes)
 
     def stores(self, subject: bytes) -> bool:
         """True if a plain subject is one of the stream."""
@@ -184,18 +188,24 @@ def ended(block: bytes) -> bytes | None:
     return fields.get(_SCHEDULER) or None if fields.get(_NEXT) == PURGE else None
 
 
-def sent_headers(block: bytes, scheduler: bytes, schedule: Schedule) -> bytes:
-    """Return the headers of the message that is sent: `block` has those of its content, `scheduler` is the subject of
-    its schedule.
+def sent_headers(block: bytes, scheduler: bytes, schedule: Schedule, room: int) -> bytes | None:
+    """Return the headers of the message that is sent, of at most `room` bytes; None if its own do not fit.
+
+    `block` has those of its content, of which the last ones are left out if there is no room for them; `scheduler` is
+    the subject of its schedule.
     """
     lines = block.split(b"\r\n\r\n", 1)[0].split(b"\r\n")[1:]
-    kept = [line for line in lines if not line.startswith(_SENT_WITHOUT)]
-    kept += [_SCHEDULER + b": " + scheduler, _NEXT + b": " + PURGE]
+    own = [_SCHEDULER + b": " + scheduler, _NEXT + b": " + PURGE]
     if schedule.ttl:
-        kept.append(b"Nats-TTL: " + schedule.ttl)
+        own.append(b"Nats-TTL: " + schedule.ttl)
     if schedule.rollup:
-        kept.append(b"Nats-Rollup: " + schedule.rollup)
-    return b"NATS/1.0\r\n" + b"".join(line + b"\r\n" for line in kept) + b"\r\n"
+        own.append(b"Nats-Rollup: " + schedule.rollup)
+    tail = b"".join(line + b"\r\n" for line in own) + b"\r\n"
+    room -= len(_VERSION_LINE) + len(tail)
+    if room < 0:
+        return None
+    kept = fitting([line + b"\r\n" for line in lines if not line.startswith(_SENT_WITHOUT)], room)
+    return _VERSION_LINE + b"".join(kept) + tail
 
 
 def fields_of(block: bytes) -> dict[bytes, bytes]:

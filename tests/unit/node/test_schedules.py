@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId
@@ -149,6 +150,43 @@ def test_the_source_gives_the_content_if_it_has_a_message() -> None:
     first, second = sent(broker)
     assert (first.value, b"Of: source" in (first.headers or b"")) == (b"new", True)
     assert (second.value, b"Of: schedule" in (second.headers or b"")) == (b"own", True)
+    broker.stop()
+
+
+@pytest.mark.parametrize("sources", [1, 12])
+def test_large_sources_are_sent_in_several_rounds(sources: int) -> None:
+    broker = started()
+    for number in range(sources):
+        publish(broker, f"data{number}", b"%d" % number + bytes(1_000_000))
+    for number in range(12):
+        delay(broker, f"s{number}", 2, b"own", TARGET, f"Nats-Schedule-Source: orders.data{number % sources}")
+    query, executed = searched(broker)
+    assert len(query.batch.data) <= limits.SCHEDULED_BYTES_AT_ONCE + limits.MIB
+    broker.complete(executed)
+    broker.hung = ()
+    go_on(broker, 3_000)
+    assert [int(one.rstrip(b"\0")) for one in values(broker) if one] == [number % sources for number in range(12)]
+    assert broker.notices == []
+    broker.stop()
+
+
+def test_what_is_sent_is_within_the_limits_of_messages() -> None:
+    broker = started(max_message_bytes=70_000)
+    lines = [f"Line{number}: {'x' * 1_000}" for number in range(64)]
+    publish(broker, "wide", b"source", *lines)
+    publish(broker, "large", bytes(70_000))
+    source = "Nats-Schedule-Source: orders"
+    delay(broker, "s1" + "x" * 900, 2, b"own", TARGET, *lines)
+    delay(broker, "s2" + "x" * 900, 2, b"own", TARGET, f"{source}.wide")
+    delay(broker, "s3", 2, b"own", TARGET, f"{source}.large")
+    delay(broker, "s4", 2, b"last")
+    go_on(broker, 3_000)
+    assert values(broker) == [b"own", b"source", b"last"]
+    blocks = [row.headers or b"" for row in sent(broker)]
+    assert [limits.HEADER_BLOCK_BYTES_MAX - 1_100 < len(one) <= limits.HEADER_BLOCK_BYTES_MAX for one in blocks[:2]]
+    assert all(b"\r\nNats-Schedule-Next: purge\r\n\r\n" in one for one in blocks)
+    assert ["s3" in subject for subject, _ in shown(broker) if subject.startswith("s")].count(True) == 1
+    assert ["70000 bytes" in one for one in broker.notices] == [True]
     broker.stop()
 
 
