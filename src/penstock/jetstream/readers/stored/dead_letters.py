@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.jetstream.readers.running.registry import ReaderRegistry
 
 _ALONE = (ErrorCode.TOO_LARGE, ErrorCode.SCHEMA_MISMATCH, ErrorCode.CORRUPT_RANGE)
-"""What is wrong with one letter, or with its message."""
+"""Codes of what is wrong with one letter, or with its message."""
 _API = "the user of JetStream's API"
 UNDER_WAY_MAX = 64
 """Letters of all consumers of one broker at once; the others wait."""
