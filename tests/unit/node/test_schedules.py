@@ -454,3 +454,24 @@ def test_a_target_that_the_stream_has_no_more_is_told_and_sent_once_it_is_back()
     assert not isinstance(broker.replies[caller].response, Exception)
     assert values(broker) == [b"v"]
     broker.stop()
+
+
+def test_the_option_is_not_taken_back_while_what_was_sent_is_not_decided_on() -> None:
+    broker = started()
+    delay(broker, "s1", 1)
+    go_on(broker, 200)
+    broker.hung = (DecideRows,)
+    publish(broker, "other", b"", "Nats-Rollup: sub")
+    broker.turn()
+    undecided(broker)
+    callers = []
+    for allows in (False, True):
+        alter = AlterStreamRequest(name="orders", changes={"allow_message_schedules": allows})
+        callers.append(broker.request(alter))
+        broker.hung = ()
+        go_on(broker, 2_000)
+    assert shown(broker) == [("other", b""), ("sent", b"v")]
+    refusal = broker.replies[callers[0]].response
+    assert isinstance(refusal, RemoteError)
+    assert "allow_message_schedules: cannot be taken back" in refusal.message
+    broker.stop()
