@@ -103,7 +103,7 @@ class DeadLetters(RuleBasedStateMachine):
             self.letters.done()
 
     @precondition(lambda self: self.flight)
-    @rule(number=st.integers(0, 20), how=st.sampled_from(["stored", "answer lost", "lost", "refused"]))
+    @rule(number=st.integers(0, 20), how=st.sampled_from(["stored", "answer lost", "lost", "refused", "alone"]))
     def arrive(self, number: int, how: str) -> None:
         """A request comes to the other leader, perhaps one of a leader that is gone; or it does not."""
         leader, given = self.flight.pop(number % len(self.flight))
@@ -116,7 +116,7 @@ class DeadLetters(RuleBasedStateMachine):
             self.state.give_up(given.offset)
             self.letters.done()
         else:
-            self.letters.failed(how, self.now_us)
+            self.letters.failed(how, self.now_us, is_alone=how == "alone")
 
     # The rows.
 
@@ -148,9 +148,7 @@ class DeadLetters(RuleBasedStateMachine):
     @invariant()
     def what_has_ended_waits_for_its_letter(self) -> None:
         ended = set(self.state.exhausted(1_000))
-        waiting = {given.offset for given in self.letters._waiting.values()}
-        under_way = set() if self.letters.under_way is None else {self.letters.under_way.offset}
-        assert ended <= waiting | under_way
+        assert ended <= self.letters.offsets
 
     def teardown(self) -> None:
         """Once nothing fails any more, each message is acked or in the other stream, and none is pending."""

@@ -531,6 +531,8 @@ def irrevocable_mistakes(before: StreamConfig, after: StreamConfig) -> list[str]
     kept = (
         ("deny_delete", before.denies_deletion, after.denies_deletion),
         ("deny_purge", before.denies_purge, after.denies_purge),
+        # a message that was sent, and is not decided on yet, must end its schedule
+        ("allow_message_schedules", before.allows_schedules, after.allows_schedules),
     )
     mistakes = [f"{name}: cannot be taken back once it is set" for name, was, now in kept if was and not now]
     was, now = before.retention_policy, after.retention_policy

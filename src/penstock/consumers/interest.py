@@ -85,7 +85,7 @@ class Interest:
         self._order: list[_Entry] = []
         self._holder = 0  # in `_order`, the consumer that was last found to need a row
         self._out = NONE
-        self._is_emptied = False  # the last consumer has left
+        self._is_emptied = False  # the last consumer has left: whenever there is none, nothing is needed
         self._stays = NONE  # rows that a filter was found to match; forgotten with any change of consumers
         self._owes_look = True  # a queue: what was settled under an earlier leadership may still be shown
 
@@ -104,7 +104,6 @@ class Interest:
         """
         self._entries[name] = _Entry(name, tuple(filters), claim, since)
         self._changed()
-        self._is_emptied = False
 
     def leave(self, name: str) -> None:
         """Remove a consumer. In a queue its messages stay for the next one; else those that only it needed go."""
@@ -114,7 +113,7 @@ class Interest:
         self._changed()
         if self._is_queue:
             return
-        self._is_emptied = not self._entries
+        self._is_emptied |= not self._entries
         self._release(entry.claim.held(self._start, self._judged))
 
     def abandon(self, name: str) -> None:

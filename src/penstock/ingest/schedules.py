@@ -18,7 +18,8 @@ nats-server, in its order.
 | `Nats-Schedule-Next: purge`    | that schedule goes with this message, in one step                                 |
 
 The content of a sent message is that of its schedule, without these headers and without those that ask for something
-of the schedule: `Nats-Expected-…`, `Nats-Msg-Id`, `Nats-TTL`, `Nats-Rollup`.
+of the schedule: `Nats-Expected-…`, `Nats-Msg-Id`, `Nats-TTL`, `Nats-Rollup`. It is within the limits of messages and
+of header blocks: the last headers of the content are left out for it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from penstock.base.config import StreamConfig
+from penstock.base.dead_letters import fitting
 from penstock.base.subjects import matches, subject_mistake
 from penstock.hot import classification as verdicts
 from penstock.hot.lifetimes import is_ttl
@@ -59,6 +61,7 @@ _TTL, _ROLLUP, _ZONE = b"Nats-Schedule-TTL", b"Nats-Schedule-Rollup", b"Nats-Sch
 _NEXT, _SCHEDULER = b"Nats-Schedule-Next", b"Nats-Scheduler"
 _SENT_WITHOUT = (b"Nats-Schedule", b"Nats-Expected-", b"Nats-Msg-Id:", b"Nats-TTL:", b"Nats-Rollup:")
 PURGE = b"purge"
+_VERSION_LINE = b"NATS/1.0\r\n"
 
 
 class ScheduleRules(NamedTuple):
@@ -66,11 +69,12 @@ class ScheduleRules(NamedTuple):
 
     subjects: tuple[str, ...]
     allows_ttls: bool
+    message_bytes_max: int
 
     @classmethod
     def of(cls, config: StreamConfig) -> ScheduleRules:
         """Return the rules of a stream that allows schedules."""
-        return cls(config.subjects, config.allow_message_ttl)
+        return cls(config.subjects, config.allow_message_ttl, config.max_message_bytes)
 
     def stores(self, subject: bytes) -> bool:
         """True if a plain subject is one of the stream."""
@@ -114,7 +118,7 @@ def _verdict(fields: dict[bytes, bytes], subject: bytes, rules: ScheduleRules | 
     if rules is None:  # what a JetStream stream republishes tells its scheduler, and comes without a reply subject
         return verdicts.NO_SCHEDULES if found else 0
     if isinstance(found, Schedule):
-        found = _of_schedule(found, fields, subject, rules) or found
+        found = refusal(found, fields, subject, rules) or found
     if isinstance(found, int) and found:
         return found
     return _of_ending(fields, subject) or found
@@ -145,17 +149,21 @@ def due_us_of(block: bytes) -> int:
     return 0 if due_us is None else max(due_us, 1)
 
 
-def _of_schedule(found: Schedule, fields: dict[bytes, bytes], subject: bytes, rules: ScheduleRules) -> int:
-    """Check all but the time of a schedule."""
+def refusal(found: Schedule, fields: dict[bytes, bytes], subject: bytes, rules: ScheduleRules) -> int:
+    """Return the verdict on all but the time of a schedule; 0: it can be sent.
+
+    A stored schedule may be refused, too: it came by another way, or before the stream allowed schedules, or the
+    stream's config has changed.
+    """
     if found.ttl and not is_ttl(found.ttl):
         return verdicts.BAD_SCHEDULE_TTL
     if found.rollup not in (b"", b"sub"):
         return verdicts.BAD_SCHEDULE_ROLLUP
     if found.ttl and not rules.allows_ttls:
         return verdicts.TTL_DISABLED
-    if not _is_plain(found.target) or found.target == subject:
+    if not is_plain(found.target) or found.target == subject:
         return verdicts.BAD_TARGET
-    if found.source and (found.source in (found.target, subject) or not _is_plain(found.source)):
+    if found.source and (found.source in (found.target, subject) or not is_plain(found.source)):
         return verdicts.BAD_SOURCE
     if not rules.stores(found.target):
         return verdicts.BAD_TARGET
@@ -170,7 +178,7 @@ def _of_ending(fields: dict[bytes, bytes], subject: bytes) -> int:
     following, scheduler = fields.get(_NEXT, b""), fields.get(_SCHEDULER, b"")
     if not following:
         return verdicts.BAD_SCHEDULER if scheduler else 0
-    is_right = following == PURGE and scheduler != subject and _is_plain(scheduler)
+    is_right = following == PURGE and scheduler != subject and is_plain(scheduler)
     return 0 if is_right else verdicts.BAD_SCHEDULER
 
 
@@ -180,18 +188,24 @@ def ended(block: bytes) -> bytes | None:
     return fields.get(_SCHEDULER) or None if fields.get(_NEXT) == PURGE else None
 
 
-def sent_headers(block: bytes, scheduler: bytes, schedule: Schedule) -> bytes:
-    """Return the headers of the message that is sent: `block` has those of its content, `scheduler` is the subject of
-    its schedule.
+def sent_headers(block: bytes, scheduler: bytes, schedule: Schedule, room: int) -> bytes | None:
+    """Return the headers of the message that is sent, of at most `room` bytes; None if its own do not fit.
+
+    `block` has those of its content, of which the last ones are left out if there is no room for them; `scheduler` is
+    the subject of its schedule.
     """
     lines = block.split(b"\r\n\r\n", 1)[0].split(b"\r\n")[1:]
-    kept = [line for line in lines if not line.startswith(_SENT_WITHOUT)]
-    kept += [_SCHEDULER + b": " + scheduler, _NEXT + b": " + PURGE]
+    own = [_SCHEDULER + b": " + scheduler, _NEXT + b": " + PURGE]
     if schedule.ttl:
-        kept.append(b"Nats-TTL: " + schedule.ttl)
+        own.append(b"Nats-TTL: " + schedule.ttl)
     if schedule.rollup:
-        kept.append(b"Nats-Rollup: " + schedule.rollup)
-    return b"NATS/1.0\r\n" + b"".join(line + b"\r\n" for line in kept) + b"\r\n"
+        own.append(b"Nats-Rollup: " + schedule.rollup)
+    tail = b"".join(line + b"\r\n" for line in own) + b"\r\n"
+    room -= len(_VERSION_LINE) + len(tail)
+    if room < 0:
+        return None
+    kept = fitting([line + b"\r\n" for line in lines if not line.startswith(_SENT_WITHOUT)], room)
+    return _VERSION_LINE + b"".join(kept) + tail
 
 
 def fields_of(block: bytes) -> dict[bytes, bytes]:
@@ -225,7 +239,8 @@ def time_us(text: bytes) -> int | None:
     return (since.days * 86_400 + since.seconds) * 1_000_000 + int(digits[:6]) + (int(digits[6:] or 0) > 0)
 
 
-def _is_plain(subject: bytes) -> bool:
+def is_plain(subject: bytes) -> bool:
+    """True if a message can be on that subject."""
     try:
         return subject_mistake(subject.decode()) is None
     except UnicodeDecodeError:

@@ -204,3 +204,20 @@ def test_consumers_of_a_queue_as_nats_server(
     asked = {"ack_policy": "explicit", "deliver_policy": "all", "is_pull": True, **changes}
     refusal = workqueue_refusal(others, "n", filters, **asked)  # type: ignore[arg-type]
     assert (None if refusal is None else refusal.err_code) == code
+
+
+def test_what_came_for_a_consumer_that_never_was_goes_if_the_last_one_had_left() -> None:
+    found = interest(Held(10))
+    found.leave("n0")
+    assert runs(found.take(10)) == [(0, 10)]
+    found.join("new", ("a",), Held(0))
+    assert runs(found.take(15)) == []
+    found.abandon("new")
+    assert runs(found.take(15)) == [(0, 15)], "those before 10 are hidden already"
+
+
+def test_a_leader_that_has_never_seen_a_consumer_keeps_all_if_one_never_comes() -> None:
+    found = interest()
+    found.join("new", (), Held(0))
+    found.abandon("new")
+    assert runs(found.take(15)) == []

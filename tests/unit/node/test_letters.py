@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import TimestampUs
 from penstock.messages import AlterStreamRequest, AlterStreamResponse, StoreLetterRequest, StoreLetterResponse
+from penstock.node.api.letters import PrepareLetter
 from tests.unit.node.harness import Broker, batch_of
 
 DAY_MS = 86_400_000
@@ -107,3 +109,32 @@ def test_the_next_leader_of_a_stream_that_refuses_what_is_beyond_its_limits_take
     broker = broker.crash().start()
     answers = [broker.replies[broker.request(request_of(broker, "a-2"), batch("a-2"))].response for _ in range(2)]
     assert [one.is_new for one in answers if isinstance(one, StoreLetterResponse)] == [True, False]
+
+
+def read_for_a_letter(broker: Broker, letter: str, since_us: int) -> tuple[int, StoreLetterResponse]:
+    """Store a letter; return the bytes of the log that were read for it, too."""
+    broker.hung = (PrepareLetter,)
+    caller = broker.request(request_of(broker, letter, since_us=since_us), batch(letter))
+    (number,) = (
+        at for at, work in enumerate(broker.disk) if isinstance(getattr(work.run, "__self__", None), PrepareLetter)
+    )
+    query = getattr(broker.disk[number].run, "__self__", None)
+    assert isinstance(query, PrepareLetter)
+    broker.complete(broker.execute(number))
+    broker.hung = ()
+    broker.settle()
+    return query.looked_bytes, broker.answer(caller, StoreLetterResponse)
+
+
+def test_a_log_with_more_letters_than_are_remembered_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LETTERS_KNOWN_MAX", 10)
+    broker = Broker().start()
+    broker.create("dead")
+    since_us = broker.clock.now.wall_us
+    for number in range(25):
+        store(broker, f"a-{number}", since_us=since_us)
+    broker = broker.crash().start()
+    read = [read_for_a_letter(broker, f"b-{number}", since_us)[0] for number in range(15)]
+    assert [one > 0 for one in read] == [True] + [False] * 14
+    known = [read_for_a_letter(broker, f"b-{number}", since_us) for number in range(5, 15)]
+    assert {(size, answer.is_new) for size, answer in known} == {(0, False)}, "the last ones are remembered"

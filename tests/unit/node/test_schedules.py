@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId
@@ -152,6 +153,43 @@ def test_the_source_gives_the_content_if_it_has_a_message() -> None:
     broker.stop()
 
 
+@pytest.mark.parametrize("sources", [1, 12])
+def test_large_sources_are_sent_in_several_rounds(sources: int) -> None:
+    broker = started()
+    for number in range(sources):
+        publish(broker, f"data{number}", b"%d" % number + bytes(1_000_000))
+    for number in range(12):
+        delay(broker, f"s{number}", 2, b"own", TARGET, f"Nats-Schedule-Source: orders.data{number % sources}")
+    query, executed = searched(broker)
+    assert len(query.batch.data) <= limits.SCHEDULED_BYTES_AT_ONCE + limits.MIB
+    broker.complete(executed)
+    broker.hung = ()
+    go_on(broker, 3_000)
+    assert [int(one.rstrip(b"\0")) for one in values(broker) if one] == [number % sources for number in range(12)]
+    assert broker.notices == []
+    broker.stop()
+
+
+def test_what_is_sent_is_within_the_limits_of_messages() -> None:
+    broker = started(max_message_bytes=70_000)
+    lines = [f"Line{number}: {'x' * 1_000}" for number in range(64)]
+    publish(broker, "wide", b"source", *lines)
+    publish(broker, "large", bytes(70_000))
+    source = "Nats-Schedule-Source: orders"
+    delay(broker, "s1" + "x" * 900, 2, b"own", TARGET, *lines)
+    delay(broker, "s2" + "x" * 900, 2, b"own", TARGET, f"{source}.wide")
+    delay(broker, "s3", 2, b"own", TARGET, f"{source}.large")
+    delay(broker, "s4", 2, b"last")
+    go_on(broker, 3_000)
+    assert values(broker) == [b"own", b"source", b"last"]
+    blocks = [row.headers or b"" for row in sent(broker)]
+    assert [limits.HEADER_BLOCK_BYTES_MAX - 1_100 < len(one) <= limits.HEADER_BLOCK_BYTES_MAX for one in blocks[:2]]
+    assert all(b"\r\nNats-Schedule-Next: purge\r\n\r\n" in one for one in blocks)
+    assert ["s3" in subject for subject, _ in shown(broker) if subject.startswith("s")].count(True) == 1
+    assert ["70000 bytes" in one for one in broker.notices] == [True]
+    broker.stop()
+
+
 def test_a_message_may_end_a_schedule_before_its_time() -> None:
     broker = started()
     delay(broker, "s1", 5)
@@ -238,6 +276,39 @@ def test_an_append_with_a_schedule_is_refused() -> None:
     refusal = broker.replies[caller].response
     assert isinstance(refusal, RemoteError)
     assert (refusal.code, "over NATS" in refusal.message) == (ErrorCode.BAD_REQUEST, True)
+    broker.stop()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (),
+        (b"Nats-Schedule-Target: \xff\xfe",),
+        (b"Nats-Schedule-Target: orders.*",),
+        (b"Nats-Schedule-Target: orders.a b",),
+        (b"Nats-Schedule-Target: orders.hostile",),
+        (b"Nats-Schedule-Target: orders.x", b"Nats-Schedule-TTL: soon"),
+        (b"Nats-Schedule-Target: orders.x", b"Nats-Schedule-TTL: 5s"),
+        (b"Nats-Schedule-Target: orders.x", b"Nats-Schedule-Rollup: all"),
+        (b"Nats-Schedule-Target: orders.x", b"Nats-Schedule-Source: \xff\xfe"),
+        (b"Nats-Schedule-Target: orders.x", b"Nats-Schedule-Source: orders.>"),
+        (b"Nats-Schedule-Target: orders.x", b"Nats-Schedule-Source: orders.x"),
+    ],
+)
+def test_what_was_stored_before_the_option_is_checked_before_it_is_sent(lines: tuple[bytes, ...]) -> None:
+    broker = Broker().start()
+    broker.create("orders", allow_rollup=True, dedup_window_ms=None)
+    block = b"\r\n".join(
+        (b"NATS/1.0", b"Nats-Rollup: sub", b"Nats-Schedule: @at 2020-01-01T00:00:00Z", *lines, b"\r\n")
+    )
+    request = AppendRequest(stream_id=broker.stream_id("orders"), partition=PartitionId(0))
+    broker.request(request, batch_of([("orders.hostile", None, b"hostile", block)]))
+    broker.settle()
+    broker.ask(AlterStreamRequest(name="orders", changes={"allow_message_schedules": True}), AlterStreamResponse)
+    delay(broker, "s1", 1, b"v")
+    go_on(broker, 3_000)
+    assert shown(broker) == [("hostile", b"hostile"), ("sent", b"v")]
+    assert ["offset 0 is not sent" in one for one in broker.notices] == [True]
     broker.stop()
 
 
@@ -382,4 +453,25 @@ def test_a_target_that_the_stream_has_no_more_is_told_and_sent_once_it_is_back()
     go_on(broker, 3_000)
     assert not isinstance(broker.replies[caller].response, Exception)
     assert values(broker) == [b"v"]
+    broker.stop()
+
+
+def test_the_option_is_not_taken_back_while_what_was_sent_is_not_decided_on() -> None:
+    broker = started()
+    delay(broker, "s1", 1)
+    go_on(broker, 200)
+    broker.hung = (DecideRows,)
+    publish(broker, "other", b"", "Nats-Rollup: sub")
+    broker.turn()
+    undecided(broker)
+    callers = []
+    for allows in (False, True):
+        alter = AlterStreamRequest(name="orders", changes={"allow_message_schedules": allows})
+        callers.append(broker.request(alter))
+        broker.hung = ()
+        go_on(broker, 2_000)
+    assert shown(broker) == [("other", b""), ("sent", b"v")]
+    refusal = broker.replies[callers[0]].response
+    assert isinstance(refusal, RemoteError)
+    assert "allow_message_schedules: cannot be taken back" in refusal.message
     broker.stop()

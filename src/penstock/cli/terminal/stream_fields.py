@@ -341,7 +341,7 @@ FIELDS = (
         "--allow-message-schedules",
         "Whether a message may be sent to another subject of the stream at a given time, with the header "
         "'Nats-Schedule: @at TIME'. If not, such a message is refused. It needs --allow-rollup, one partition and "
-        "--discard old.",
+        "--discard old; it cannot be taken back.",
     ),
     _switch(
         "allow_atomic",

@@ -22,32 +22,29 @@ deduplication window is over: the ids below the log start are forgotten in the n
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from heapq import heappop, heappush
-from itertools import count
 
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.hot.subject_table import SubjectTable
 from penstock.live.marks import HideReason
 from penstock.live.row_set import NONE
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata.companions import is_companion
 from penstock.node.api.append_api import AppendApi
 from penstock.node.api.deletions import Deletions
+from penstock.node.api.rounds import PartitionRounds, Rounds
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.expiry import ExpiryRules, FindExpired, markers
-from penstock.node.partition.expiry_blocks import ExpiryBlocks, NextRowsBudget
+from penstock.node.partition.expiry_blocks import NextRowsBudget
 from penstock.node.partition.log_queries import QueryGivenUpError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.replicas.replicas import Replicas
 from penstock.node.replicas.roles import expires_by_rows
-from penstock.node.step import InternalCaller, Lane
+from penstock.node.step import InternalCaller
 from penstock.replication.leader import Leadership
 
 _PAUSE_US = limits.EXPIRY_PAUSE_MS * 1_000
@@ -58,45 +55,25 @@ _WAIT_US_MAX = limits.EXPIRY_WAIT_MS_MAX * 1_000
 _SOON = (ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH)  # not worth a notice
 
 
-class _Expiring:
+class _Expiring(PartitionRounds):
     """State of one partition's expiry in one leadership."""
 
-    __slots__ = (
-        "at_us",
-        "begun_us",
-        "blocks",
-        "is_busy",
-        "leadership",
-        "learn_us",
-        "markers_end",
-        "newcomers",
-        "partition",
-        "query",
-        "rules",
-        "start_us",
-    )  # fmt: skip
+    __slots__ = ("markers_end", "marking", "rules", "start_us")
 
     def __init__(
         self, partition: Partition, leadership: Leadership, rules: ExpiryRules, budget: NextRowsBudget
     ) -> None:
-        self.partition, self.leadership, self.rules = partition, leadership, rules
-        self.blocks = ExpiryBlocks(partition.log_start, budget)
-        self.query: FindExpired | None = None  # of the round under way
-        self.newcomers: SubjectTable | None = None  # knows what comes on subjects since the round began
-        self.is_busy = False  # from the begin of a round until what it found is hidden
-        self.markers_end: int | None = None  # end of the markers of the round, until they are shown
-        self.at_us: int | None = None  # elapsed time of the next round
-        self.begun_us = -_LEARN_US  # when the last round began
-        self.start_us: int | None = None  # elapsed time when the log start can follow what is hidden
         longest_us = rules.longest_us or limits.OFFSET_MAX
-        self.learn_us = min(_LEARN_US, max(_LEARN_US_MIN, longest_us // 4))
+        super().__init__(partition, leadership, budget, min(_LEARN_US, max(_LEARN_US_MIN, longest_us // 4)))
+        self.rules = rules
+        self.marking: FindExpired | None = None  # a query whose markers are not shown yet
+        self.markers_end = 0  # end of these
+        self.start_us: int | None = None  # elapsed time when the log start can follow what is hidden
 
     def over(self) -> None:
         """Forget the round."""
-        self.is_busy, self.query, self.markers_end = False, None, None
-        if self.newcomers is not None:
-            self.partition.forget_newcomers(self.newcomers)
-        self.newcomers = None
+        super().over()
+        self.marking = None
 
 
 class Expiries:
@@ -110,29 +87,22 @@ class Expiries:
         self._hidden, self._companions = replicas.hidden_rows, replicas.companions
         self._upkeep = replicas.log_maintenance
         self._storing, self._deletions, self._truncations = storing, deletions, replicas.truncations
-        self._expiring: dict[Partition, _Expiring] = {}
-        self._timers: list[tuple[int, int, _Expiring]] = []  # a heap; outdated ones stay in it
-        self._numbers = count()
-        self._budget = NextRowsBudget()
-        self._queue: deque[_Expiring] = deque()  # due, while EXPIRIES_RUNNING_MAX others run
-        self._running = 0
-        self._is_stopped = False
+        self._rounds: Rounds[_Expiring] = Rounds(context, limits.EXPIRIES_RUNNING_MAX, self._begin)
 
     # When
 
     def check(self, partition: Partition) -> None:
         """Plan a round after messages were committed or shown, or the config or the leader has changed."""
-        one, leadership = self._expiring.get(partition), partition.leadership
+        one, leadership = self._rounds.get(partition), partition.leadership
         if one is None or one.leadership is not leadership or one.rules != ExpiryRules.of(partition.stream.config):
             self.forget(partition)
-            if leadership is None or self._is_stopped or not self._applies(partition):
+            if leadership is None or self._rounds.is_stopped or not self._applies(partition):
                 return
             rules = ExpiryRules.of(partition.stream.config)
-            one = self._expiring[partition] = _Expiring(partition, leadership, rules, self._budget)
+            one = _Expiring(partition, leadership, rules, self._rounds.budget)
+            self._rounds.add(one)
         self._hide_behind_markers(one)
-        at_us = one.begun_us + one.learn_us
-        if not one.is_busy and (one.at_us is None or one.at_us > at_us):
-            self._plan(one, at_us)
+        self._rounds.plan_to_learn(one)
 
     def _applies(self, partition: Partition) -> bool:
         stream = partition.stream
@@ -142,46 +112,20 @@ class Expiries:
 
     def forget(self, partition: Partition) -> None:
         """Drop what is known of a partition that is no longer led here, or is gone."""
-        if (one := self._expiring.pop(partition, None)) is not None:
-            one.at_us = None
-            one.blocks.close()
-            if one.query is not None:
-                one.query.give_up()
-            one.over()
+        self._rounds.forget(partition)
 
     def stop(self) -> None:
         """Begin no more rounds because the broker stops. May be called twice."""
-        self._is_stopped = True
-        for partition in list(self._expiring):
-            self.forget(partition)
-
-    def _plan(self, one: _Expiring, at_us: int) -> None:
-        one.at_us = max(at_us, self._context.now.elapsed_us)
-        heappush(self._timers, (one.at_us, next(self._numbers), one))
+        self._rounds.stop()
 
     @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
-        return self._timers[0][0] if self._timers else None
+        return self._rounds.next_deadline_us
 
     def tick(self, now_us: int) -> None:
         """Begin the rounds that are due; `now_us` is elapsed time."""
-        while self._timers and self._timers[0][0] <= now_us:
-            at_us, _, one = heappop(self._timers)
-            if one.at_us == at_us:
-                one.at_us, one.is_busy = None, True
-                self._queue.append(one)
-        self._run_more()
-
-    def _run_more(self) -> None:
-        while self._queue and self._running < limits.EXPIRIES_RUNNING_MAX:
-            one = self._queue.popleft()
-            if self._is_current(one):
-                self._begin(one)
-
-    def _is_current(self, one: _Expiring) -> bool:
-        partition = one.partition
-        return self._expiring.get(partition) is one and partition.leadership is one.leadership
+        self._rounds.tick(now_us)
 
     # A round
 
@@ -210,25 +154,21 @@ class Expiries:
         except RemoteError as error:
             self._retry(one, error)
             return
-        query = one.query = FindExpired(view, one.blocks, end, now.wall_us, one.rules)
-        self._running += 1
+        query = FindExpired(view, one.blocks, end, now.wall_us, one.rules)
 
-        def done(error: Exception | None) -> None:
-            self._running -= 1
-            if self._is_current(one):
-                if error is not None:
-                    self._retry(one, error)
-                elif query.emptied:
-                    self._append_markers(one, query)
-                else:
-                    self._hide(one, query)
-            self._run_more()
+        def heard(error: Exception | None) -> None:
+            if error is not None:
+                self._retry(one, error)
+            elif query.emptied:
+                self._append_markers(one, query)
+            else:
+                self._hide(one, query)
 
-        self._outbox.work(Lane.READ, query.run, done)
+        self._rounds.read(one, query, heard)
 
     def _append_markers(self, one: _Expiring, query: FindExpired) -> None:
-        partition, newcomers = one.partition, one.newcomers
-        if newcomers is None or newcomers not in partition.newcomers or newcomers.known_from > query.log_end:
+        partition, newcomers = one.partition, one.newcomers_since(query.log_end)
+        if newcomers is None:
             self._retry(one, None)  # what has come since the round began is not known
             return
         find, hidden, log_start = newcomers.find, partition.log.hidden or NONE, partition.log_start
@@ -245,10 +185,10 @@ class Expiries:
             return
 
         def heard(response: Response | RemoteError) -> None:
-            if not self._is_current(one):
+            if not self._rounds.is_current(one):
                 return
             if isinstance(response, AppendResponse):
-                one.markers_end = response.base_offset + len(emptied)
+                one.marking, one.markers_end = query, response.base_offset + len(emptied)
                 self._hide_behind_markers(one)
             elif isinstance(response, RemoteError) and response.code != ErrorCode.STREAM_FULL:
                 self._retry(one, response)
@@ -269,10 +209,10 @@ class Expiries:
 
     def _hide_behind_markers(self, one: _Expiring) -> None:
         """Hide what the round found once its markers are shown: no reader finds a subject without both."""
-        if one.markers_end is None or one.query is None or one.partition.visible_end < one.markers_end:
-            return
-        one.markers_end = None
-        self._hide(one, one.query)
+        query = one.marking
+        if query is not None and one.partition.visible_end >= one.markers_end:
+            one.marking = None
+            self._hide(one, query)
 
     def _hide(self, one: _Expiring, query: FindExpired) -> None:
         partition = one.partition
@@ -290,11 +230,11 @@ class Expiries:
             self._retry(one, error)
 
     def _companion_added(self, one: _Expiring, response: Response | RemoteError) -> None:
-        if self._is_current(one):
+        if self._rounds.is_current(one):
             self._retry(one, response if isinstance(response, RemoteError) else None)
 
     def _hidden_now(self, one: _Expiring, query: FindExpired, answer: AppendResponse | RemoteError) -> None:
-        if not self._is_current(one):
+        if not self._rounds.is_current(one):
             return
         if isinstance(answer, RemoteError):
             self._retry(one, answer)
@@ -329,12 +269,12 @@ class Expiries:
         if one.start_us is not None:
             dues_us.append(max(one.start_us, one.begun_us + _PAUSE_US))
         if dues_us:
-            self._plan(one, min(dues_us))
+            self._rounds.plan(one, min(dues_us))
 
     def _retry(self, one: _Expiring, error: Exception | None) -> None:
         """Begin another round in a moment: nothing of this one is lost but the reading."""
         one.over()
-        self._plan(one, self._context.now.elapsed_us + (_PAUSE_US if error is None else _RETRY_US))
+        self._rounds.plan(one, self._context.now.elapsed_us + (_PAUSE_US if error is None else _RETRY_US))
         if error is None or isinstance(error, QueryGivenUpError):
             return
         told = as_remote_error(error)

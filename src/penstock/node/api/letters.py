@@ -9,14 +9,15 @@ What is known ends with the leadership: an appended letter that the next leader 
     asked → queued → log read back, rows checked → looked up ─┬─▶ appended → committed: answered
                                                               └─ found: answered once it is committed
 
-A log that is read further back than LETTER_READ_BYTES_MAX is not: it is read from there on, so of letters that are
-older than so much of the log one may be stored twice.
+No log is read further back than LETTER_READ_BYTES_MAX, and the last LETTERS_KNOWN_MAX letters are remembered: of those
+that are older one may be stored twice.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from operator import itemgetter
 
 from penstock.base import limits
 from penstock.base.dead_letters import LETTER
@@ -41,7 +42,7 @@ CLOCKS_DIFFER_US = 600_000_000
 _LINE = f"\r\n{LETTER}: ".encode()
 
 
-class _Prepare(Query):
+class PrepareLetter(Query):
     """Reads the letters of a log since a time, if it has to, and checks the row of a new one; in a disk thread."""
 
     def __init__(self, view: LogView, since_us: int | None, check: CheckAppend) -> None:
@@ -88,15 +89,22 @@ class _Known:
     def __init__(self, leadership: Leadership) -> None:
         self.leadership = leadership
         self.since_us: int | None = None  # they are known from this time on; None: not at all
-        self.offsets: dict[str, int] = {}
+        self.offsets: dict[str, int] = {}  # by id, the oldest one first
         self.queue: deque[tuple[Call, StoreLetterRequest]] = deque()
         self.is_busy = False
         self.held: Call | None = None  # waits until it is known what its row is judged by
 
-    def forget(self) -> None:
-        """Read them again for the next letter."""
-        self.since_us = None
-        self.offsets = {}
+    def learn(self, found: dict[str, int], since_us: int) -> None:
+        """Take the letters that the log was found to have since a time."""
+        by_offset = sorted((self.offsets | found).items(), key=itemgetter(1))
+        self.offsets = dict(by_offset[-limits.LETTERS_KNOWN_MAX :])
+        self.since_us = since_us
+
+    def stored(self, letter: str, offset: int) -> None:
+        """Take one that is behind all others, and forget the oldest one if they are too many."""
+        self.offsets[letter] = offset
+        if len(self.offsets) > limits.LETTERS_KNOWN_MAX:
+            del self.offsets[next(iter(self.offsets))]
 
 
 class Letters:
@@ -159,7 +167,7 @@ class Letters:
         rules = RowRules.of(partition.stream.config, partition.key.partition)
         try:
             check = CheckAppend(call.raw, rules._replace(values=partition.refusing_check()))
-            query = _Prepare(partition.view(), None if is_known else wanted_us, check)
+            query = PrepareLetter(partition.view(), None if is_known else wanted_us, check)
         except RemoteError as refusal:
             self._answer(call, refusal)
             self._go_on(partition, known)
@@ -176,8 +184,7 @@ class Letters:
                 self._go_on(partition, known)
                 return
             if not is_known:
-                known.offsets |= query.found
-                known.since_us = wanted_us
+                known.learn(query.found, wanted_us)
             self._take(partition, known, call, request, check)
 
         self._outbox.work(Lane.READ, query.run, done)
@@ -219,9 +226,7 @@ class Letters:
             partition, InternalCaller(partial(self._stored, partition, known, call)), check.message, check.asked
         )
         if partition.log.log_end > log_end:
-            known.offsets[request.letter] = log_end
-        if len(known.offsets) > limits.LETTERS_KNOWN_MAX:
-            known.forget()
+            known.stored(request.letter, log_end)
         self._go_on(partition, known)
 
     def _take_held(self, partition: Partition, known: _Known, request: StoreLetterRequest, check: CheckAppend) -> None:

@@ -23,26 +23,22 @@ what is not sent yet is sent later, and nothing that was sent is sent again.
 
 from __future__ import annotations
 
-from collections import deque
-from heapq import heappop, heappush
-from itertools import count
-
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.hot.subject_table import SubjectTable
 from penstock.ingest.schedules import ScheduleRules
 from penstock.live.row_set import NONE
 from penstock.messages import AppendResponse, Response
 from penstock.node.api.append_api import AppendApi
 from penstock.node.api.deletions import Deletions
+from penstock.node.api.rounds import PartitionRounds, Rounds
 from penstock.node.context import Context
 from penstock.node.partition.due_schedules import DueMessage, FindDue, scheduled_batch
-from penstock.node.partition.expiry_blocks import ExpiryBlocks, NextRowsBudget
+from penstock.node.partition.expiry_blocks import NextRowsBudget
 from penstock.node.partition.log_queries import QueryGivenUpError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.replicas.replicas import Replicas
-from penstock.node.step import InternalCaller, Lane
+from penstock.node.step import InternalCaller
 from penstock.replication.leader import Leadership
 
 _LEARN_US = limits.SCHEDULES_LEARN_MS * 1_000
@@ -51,38 +47,23 @@ _RETRY_US = limits.MAINTENANCE_RETRY_MS * 1_000
 _SOON = (ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH)  # not worth a notice
 
 
-class _Sending:
+class _Sending(PartitionRounds):
     """State of one partition's schedules in one leadership, by one set of rules."""
 
-    __slots__ = (
-        "at_us", "begun_us", "blocks", "is_busy", "leadership", "newcomers", "partition", "query", "rules", "sent_end",
-        "void",
-    )  # fmt: skip
+    __slots__ = ("rules", "sent_end", "void")
 
     def __init__(
         self, partition: Partition, leadership: Leadership, rules: ScheduleRules, budget: NextRowsBudget
     ) -> None:
-        self.partition, self.leadership, self.rules = partition, leadership, rules
-        self.blocks = ExpiryBlocks(partition.log_start, budget)
+        super().__init__(partition, leadership, budget, _LEARN_US)
+        self.rules = rules
         self.void = NONE  # see `FindDue`
         self.sent_end = partition.log.log_end  # no message of a schedule is in the log from there on
-        self.query: FindDue | None = None  # of the round under way
-        self.newcomers: SubjectTable | None = None  # knows what comes on subjects since the round began
-        self.is_busy = False  # from the begin of a round until what it sends is committed
-        self.at_us: int | None = None  # elapsed time of the next round
-        self.begun_us = -_LEARN_US  # when the last round began
 
     @property
     def decided_end(self) -> int:
         """End of the rows that may be schedules now."""
         return min(self.partition.committed_end, self.partition.decided_end)
-
-    def over(self) -> None:
-        """Forget the round."""
-        self.is_busy, self.query = False, None
-        if self.newcomers is not None:
-            self.partition.forget_newcomers(self.newcomers)
-        self.newcomers = None
 
 
 class Schedules:
@@ -92,29 +73,22 @@ class Schedules:
         self._context, self._outbox = context, context.outbox
         self._companions, self._truncations = replicas.companions, replicas.truncations
         self._storing, self._deletions = storing, deletions
-        self._sending: dict[Partition, _Sending] = {}
-        self._timers: list[tuple[int, int, _Sending]] = []  # a heap; outdated ones stay in it
-        self._numbers = count()
-        self._budget = NextRowsBudget()
-        self._queue: deque[_Sending] = deque()  # due, while SCHEDULES_RUNNING_MAX others are read
-        self._running = 0
-        self._is_stopped = False
+        self._rounds: Rounds[_Sending] = Rounds(context, limits.SCHEDULES_RUNNING_MAX, self._begin)
 
     # When
 
     def check(self, partition: Partition) -> None:
         """Plan a round after messages were committed or shown, or the config or the leader has changed."""
-        one, leadership = self._sending.get(partition), partition.leadership
-        if leadership is None or self._is_stopped or not self._applies(partition):
+        one, leadership = self._rounds.get(partition), partition.leadership
+        if leadership is None or self._rounds.is_stopped or not self._applies(partition):
             self.forget(partition)
             return
         rules = ScheduleRules.of(partition.stream.config)
         if one is None or one.leadership is not leadership or one.rules != rules:
             self.forget(partition)
-            one = self._sending[partition] = _Sending(partition, leadership, rules, self._budget)
-        at_us = one.begun_us + _LEARN_US
-        if not one.is_busy and (one.at_us is None or one.at_us > at_us):
-            self._plan(one, at_us)
+            one = _Sending(partition, leadership, rules, self._rounds.budget)
+            self._rounds.add(one)
+        self._rounds.plan_to_learn(one)
 
     def _applies(self, partition: Partition) -> bool:
         """True if schedules are sent: what is sent must be decided on, which a suspended deletion prevents."""
@@ -122,46 +96,20 @@ class Schedules:
 
     def forget(self, partition: Partition) -> None:
         """Drop what is known of a partition that is no longer led here, or is gone."""
-        if (one := self._sending.pop(partition, None)) is not None:
-            one.at_us = None
-            one.blocks.close()
-            if one.query is not None:
-                one.query.give_up()
-            one.over()
+        self._rounds.forget(partition)
 
     def stop(self) -> None:
         """Begin no more rounds because the broker stops. May be called twice."""
-        self._is_stopped = True
-        for partition in list(self._sending):
-            self.forget(partition)
-
-    def _plan(self, one: _Sending, at_us: int) -> None:
-        one.at_us = max(at_us, self._context.now.elapsed_us)
-        heappush(self._timers, (one.at_us, next(self._numbers), one))
+        self._rounds.stop()
 
     @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
-        return self._timers[0][0] if self._timers else None
+        return self._rounds.next_deadline_us
 
     def tick(self, now_us: int) -> None:
         """Begin the rounds that are due; `now_us` is elapsed time."""
-        while self._timers and self._timers[0][0] <= now_us:
-            at_us, _, one = heappop(self._timers)
-            if one.at_us == at_us:
-                one.at_us, one.is_busy = None, True
-                self._queue.append(one)
-        self._run_more()
-
-    def _run_more(self) -> None:
-        while self._queue and self._running < limits.SCHEDULES_RUNNING_MAX:
-            one = self._queue.popleft()
-            if self._is_current(one):
-                self._begin(one)
-
-    def _is_current(self, one: _Sending) -> bool:
-        partition = one.partition
-        return self._sending.get(partition) is one and partition.leadership is one.leadership
+        self._rounds.tick(now_us)
 
     # A round
 
@@ -185,23 +133,19 @@ class Schedules:
             self._retry(one, error)
             return
         one.newcomers = partition.note_newcomers()
-        query = one.query = FindDue(view, one.blocks, end, now.wall_us, one.rules, one.void)
-        self._running += 1
+        query = FindDue(view, one.blocks, end, now.wall_us, one.rules, one.void)
 
-        def done(error: Exception | None) -> None:
-            self._running -= 1
-            if self._is_current(one):
-                if error is not None:
-                    self._retry(one, error)
-                else:
-                    self._send(one, query)
-            self._run_more()
+        def heard(error: Exception | None) -> None:
+            if error is not None:
+                self._retry(one, error)
+            else:
+                self._send(one, query)
 
-        self._outbox.work(Lane.READ, query.run, done)
+        self._rounds.read(one, query, heard)
 
     def _send(self, one: _Sending, query: FindDue) -> None:
-        partition, newcomers = one.partition, one.newcomers
-        if newcomers is None or newcomers not in partition.newcomers or newcomers.known_from > query.log_end:
+        partition, newcomers = one.partition, one.newcomers_since(query.log_end)
+        if newcomers is None:
             self._retry(one, None)  # what has come since the round began is not known
             return
         one.void = query.void
@@ -232,7 +176,7 @@ class Schedules:
             batch = scheduled_batch(due)
 
         def heard(response: Response | RemoteError) -> None:
-            if not self._is_current(one):
+            if not self._rounds.is_current(one):
                 return
             if isinstance(response, AppendResponse):
                 self._settle(one, query)
@@ -259,12 +203,12 @@ class Schedules:
             wait_us = min(max(0, next_us - now.wall_us), _WAIT_US_MAX)
             dues_us.append(max(now.elapsed_us + wait_us, one.begun_us + _LEARN_US))
         if dues_us:
-            self._plan(one, min(dues_us))
+            self._rounds.plan(one, min(dues_us))
 
     def _retry(self, one: _Sending, error: Exception | None) -> None:
         """Begin another round in a moment: nothing of this one is lost but the reading."""
         one.over()
-        self._plan(one, self._context.now.elapsed_us + (_LEARN_US if error is None else _RETRY_US))
+        self._rounds.plan(one, self._context.now.elapsed_us + (_LEARN_US if error is None else _RETRY_US))
         if error is None or isinstance(error, QueryGivenUpError):
             return
         told = as_remote_error(error)

@@ -10,6 +10,7 @@ that it was cut. Nothing is known after a restart or in another leadership, so a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
@@ -19,7 +20,17 @@ from penstock.batch.header import MAY_ROLL_UP, BatchHeader
 from penstock.commitlog import LogView, SubjectQueries, rows_at
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import HeaderRequests
-from penstock.ingest.schedules import Schedule, ScheduleRules, due_us_of, fields_of, parsed, sent_headers
+from penstock.ingest.schedules import (
+    REFUSALS,
+    Schedule,
+    ScheduleRules,
+    due_us_of,
+    fields_of,
+    is_plain,
+    parsed,
+    refusal,
+    sent_headers,
+)
 from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.expiry_blocks import Block, ExpiryBlocks, Nearest, NextRows
 from penstock.node.partition.log_queries import Query
@@ -36,6 +47,11 @@ class Content(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of it in memory, about, and in the log."""
+        return len(self.key or b"") + len(self.value or b"") + len(self.headers)
 
 
 class DueMessage(NamedTuple):
@@ -59,8 +75,8 @@ class FindDue(Query):
     what they send. Call `settle` once that is written.
 
     `view`: what readers are shown, to the end of the log, `log_end`. `void`: schedules that are not sent, in this and
-    later rounds: something came on their subjects, or the stream has not the subject of the target any more, which
-    `unsent` tells.
+    later rounds: something came on their subjects, or what is stored there cannot be sent, such as one whose target the
+    stream has no more, which `unsent` tells.
     """
 
     def __init__(
@@ -93,10 +109,9 @@ class FindDue(Query):
                 self.is_cut = True  # the next round skips what is hidden by then
                 break
             self._looked_at.append((block, next_rows))
-        self.due = self._current()
+        self.due = self._fitting(self._take_sources(self._current()))
         self.void |= RowSet.of(sorted(self._void))
         if self.due:
-            self._take_sources()
             self.batch = scheduled_batch(self.due)
 
     def settle(self) -> None:
@@ -170,16 +185,23 @@ class FindDue(Query):
         return next_rows.after(self._now_us)
 
     def _add(self, offset: int, scheduler: bytes, content: Content) -> None:
-        schedule = parsed(fields_of(content.headers))
+        fields = fields_of(content.headers)
+        schedule = parsed(fields)
         if not isinstance(schedule, Schedule) or schedule.due_us > self._now_us:
             return
-        if not self._rules.stores(schedule.target):
+        if verdict := refusal(schedule, fields, scheduler, self._rules):
             self._void.append(offset)
-            why = f"{schedule.target.decode()!r} is no subject of the stream any more"
-            self.unsent = f"the schedule at offset {offset} is not sent: {why}"
+            self.unsent = f"the schedule at offset {offset} is not sent: {self._why(verdict, schedule)}"
             return
         self.due.append(DueMessage(offset, scheduler, schedule, content))
-        self._size_bytes += len(content.value or b"") + len(content.headers) + len(content.key or b"")
+        self._size_bytes += content.size_bytes
+
+    def _why(self, verdict: int, schedule: Schedule) -> str:
+        """Return why a stored schedule cannot be sent."""
+        for subject in filter(None, (schedule.target, schedule.source)):
+            if is_plain(subject) and not self._rules.stores(subject):
+                return f"{subject.decode()!r} is no subject of the stream any more"
+        return REFUSALS[verdict][1] if verdict in REFUSALS else "the stream allows no Nats-TTL any more"
 
     def _take(self, block: Block) -> NextRows | None:
         """Take what is due of a block; return what is next. None: the round is full."""
@@ -215,19 +237,51 @@ class FindDue(Query):
                 self._void.append(one.offset)
         return found
 
-    def _take_sources(self) -> None:
-        """Take the content of the last messages on the sources, where there are any."""
-        sources = sorted({one.schedule.source for one in self.due if one.schedule.source})
+    def _take_sources(self, due: list[DueMessage]) -> list[DueMessage]:
+        """Give these the content of the last messages on their sources, where there are any; without those that are
+        sent in a later round, as what a round reads is bounded.
+        """
+        sources = sorted({one.schedule.source for one in due if one.schedule.source})
         if not sources:
-            return
+            return due
         lasts = SubjectQueries(self._view, self._end, self._looked).last_of_many(sources)
         by_offset = {last: source for source, last in zip(sources, lasts, strict=True) if last >= self._view.log_start}
         contents: dict[bytes, Content] = {}
-        for found in rows_at(self._view, sorted(by_offset), self._looked):
+        read_bytes = 0
+        for offset, found in zip(sorted(by_offset), rows_at(self._view, sorted(by_offset), self._looked), strict=False):
+            source = by_offset.pop(offset)
             if found is not None and found.row.subject is not None:
                 row = found.row
-                contents[by_offset[row.offset]] = Content(row.key, row.value, row.headers or b"NATS/1.0\r\n\r\n")
-        self.due = [_with_source(one, contents) for one in self.due]
+                contents[source] = Content(row.key, row.value, row.headers or b"NATS/1.0\r\n\r\n")
+                read_bytes += contents[source].size_bytes
+                if read_bytes >= limits.SCHEDULED_BYTES_AT_ONCE:
+                    break
+        later = {*by_offset.values()}
+        return self._first([_with_source(one, contents) for one in due if one.schedule.source not in later], len(due))
+
+    def _first(self, due: list[DueMessage], count: int) -> list[DueMessage]:
+        """Return those that one batch takes; the others, of `count` in all, are found again once these are hidden."""
+        sizes = accumulate(one.content.size_bytes for one in due)
+        taken = [one for one, end in zip(due, sizes, strict=True) if end <= limits.SCHEDULED_BYTES_AT_ONCE] or due[:1]
+        if len(taken) < count:
+            self.is_cut = True
+            self._looked_at = []
+        return taken
+
+    def _fitting(self, due: list[DueMessage]) -> list[DueMessage]:
+        """Return these with the headers that they are sent with; without those that are too large then."""
+        found = []
+        for one in due:
+            key, value, block = one.content
+            room = min(limits.HEADER_BLOCK_BYTES_MAX, self._rules.message_bytes_max - len(value or b""))
+            headers = sent_headers(block, one.scheduler, one.schedule, room)
+            if headers is not None:
+                found.append(one._replace(content=Content(key, value, headers)))
+            else:
+                self._void.append(one.offset)
+                most = f"it would be over the stream's limit of {self._rules.message_bytes_max} bytes"
+                self.unsent = f"the schedule at offset {one.offset} is not sent: {most}"
+        return found
 
 
 def _with_source(message: DueMessage, contents: Mapping[bytes, Content]) -> DueMessage:
@@ -237,12 +291,11 @@ def _with_source(message: DueMessage, contents: Mapping[bytes, Content]) -> DueM
 
 def scheduled_batch(messages: Sequence[DueMessage]) -> ScheduledBatch:
     """Return the batch of what schedules send, in the order of these."""
-    headers = [sent_headers(one.content.headers, one.scheduler, one.schedule) for one in messages]
     group = MessageGroup.of(
         [one.schedule.target for one in messages],
         [one.content.value for one in messages],
         keys=[one.content.key for one in messages],
-        headers=headers,
+        headers=[one.content.headers for one in messages],
     )
     data = codec.encode(group, 0, len(messages), base_offset=0, timestamp_us=0, leader_epoch=0)[0]
     has_ttls = any(one.schedule.ttl for one in messages)

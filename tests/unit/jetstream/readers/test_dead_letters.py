@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from penstock.base.ids import PartitionId
+from penstock.messages import AppendRequest, AppendResponse
 from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
+from tests.unit.node.harness import batch_of
 
 S = 1_000_000_000  # ns
 DEAD = "penstock.dead_letters"
@@ -216,6 +219,39 @@ def test_a_letter_that_goes_in_a_circle_waits(broker: ReaderBroker) -> None:
     state = told(broker, "back", "dead")
     assert "circle" in state["dead_letters"]["error"]
     assert (state["dead_letters"]["waiting"], state["ack_floor"]["stream_seq"]) == (1, 0)
+
+
+def test_the_way_of_a_message_that_is_no_dead_letter_does_not_count(broker: ReaderBroker) -> None:
+    durable(broker)
+    request = AppendRequest(stream_id=broker.stream_id("s"), partition=PartitionId(0))
+    for value, path in ((b"1", "dead"), (b"2", "x" * 65_000)):
+        block = f"NATS/1.0\r\nPenstock-Dead-Path: {path}\r\n\r\n".encode()
+        broker.ask(request, AppendResponse, batch_of([("s.a", None, value, block)]))
+    broker.pulled("s", "d", 2)
+    for ms in (1_100, 100, 100):
+        broker.tick(ms)
+    assert [(one.value, fields(one)["Penstock-Dead-Path"]) for one in letters(broker)] == [(b"1", "s"), (b"2", "s")]
+
+
+def test_letters_that_alone_are_refused_keep_no_other_one_waiting(broker: ReaderBroker) -> None:
+    broker.api("STREAM.DELETE.dead")
+    make(broker, max_msg_size=2_000)
+    durable(broker)
+    publish(broker, *[bytes(3_000)] * 20, b"1", *[bytes(3_000)] * 20, b"2")
+    broker.pulled("s", "d", 100)
+    broker.tick(1_100)
+    for _ in range(50):
+        broker.tick(10)
+    assert [one.value for one in letters(broker)] == [b"1", b"2"]
+    assert told(broker)["dead_letters"]["waiting"] == 40
+    assert "limit of 2000" in told(broker)["dead_letters"]["error"]
+    assert sum("limit of 2000" in one for one in broker.notices) == 1
+    answer = broker.api("STREAM.UPDATE.dead", {"name": "dead", "subjects": ["penstock.dead.dead.>"]})
+    assert "error" not in answer, answer
+    for _ in range(120):
+        broker.tick(1_000)
+    assert "dead_letters" not in told(broker) or told(broker)["dead_letters"]["waiting"] == 0
+    assert count(broker) == 42
 
 
 REFUSED = (("s", "own stream"), ("nowhere", "no stream"), ("plain", "does not take"))

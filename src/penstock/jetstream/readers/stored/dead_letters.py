@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.dead_letters import dead_letter_subject
-from penstock.base.errors import ErrorCode, PenstockError, RemoteError
+from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import Offset, StreamId, TimestampUs
 from penstock.base.subjects import is_within
 from penstock.batch import codec
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
     from penstock.jetstream.readers.running.registry import ReaderRegistry
 
+_ALONE = (ErrorCode.TOO_LARGE, ErrorCode.SCHEMA_MISMATCH, ErrorCode.CORRUPT_RANGE)
+"""Codes of what is wrong with one letter, or with its message."""
 _API = "the user of JetStream's API"
 UNDER_WAY_MAX = 64
 """Letters of all consumers of one broker at once; the others wait."""
@@ -259,9 +261,13 @@ class DeadLetters:
         try:
             target = self._target(reader)
             check_letter_rights(self._gateway.authorization, target, _API)
-            raw = self._encoded(reader, led, given, row, target)
         except RemoteError as error:
             self._failed(reader, led, given, error)
+            return
+        try:
+            raw = self._encoded(reader, led, given, row, target)
+        except RemoteError as error:
+            self._failed(reader, led, given, error, is_alone=True)
             return
         request = StoreLetterRequest(
             stream_id=target.stream_id,
@@ -284,11 +290,12 @@ class DeadLetters:
         node = self._gateway.node
         stream_id, partition = real_ids(reader.stream_id)
         source = node.image.streams[StreamId(stream_id)].name
-        if why := loop(path_of(row.headers), source, target.name):
+        path = path_of(row.headers, row.subject.decode(), source)
+        if why := loop(path, source, target.name):
             raise RemoteError(ErrorCode.BAD_REQUEST, why)
         origin = Origin(source, partition, reader.name, led.state.consumer_id, api_time(node.now.wall_us))
         room = min(target.config.max_message_bytes, limits.MESSAGE_BYTES_MAX) - len(row.value or b"")
-        headers = letter_headers(given, origin, row.subject.decode(), row.headers, room)
+        headers = letter_headers(given, origin, row.subject.decode(), row.headers, path, room)
         subject = dead_letter_subject(target.name, row.subject.decode()).encode()
         group = MessageGroup.of([subject], [row.value], keys=[row.key], headers=[headers])
         return bytes(codec.encode(group, 0, 1, base_offset=0, timestamp_us=0, leader_epoch=0)[0])
@@ -316,14 +323,17 @@ class DeadLetters:
         if given.reply:
             led.answer(given.reply)
 
-    def _failed(self, reader: Reader, led: LedConsumer, given: Given, error: Exception) -> None:
-        """Try again later, and say why if that is news."""
+    def _failed(
+        self, reader: Reader, led: LedConsumer, given: Given, error: Exception, *, is_alone: bool = False
+    ) -> None:
+        """Try again later, and say why if that is news. `is_alone`: it is not the stream that takes none."""
         self._under_way -= 1
         self.counters["failed"] += 1
         if led.letters is None or not self._is_current(reader, led):
             return
         text = error.message if isinstance(error, RemoteError) else str(error)
-        if led.letters.failed(text, self._gateway.node.now.elapsed_us):
+        is_alone |= isinstance(error, CorruptionError) or (isinstance(error, RemoteError) and error.code in _ALONE)
+        if led.letters.failed(text, self._gateway.node.now.elapsed_us, is_alone=is_alone):
             feed = self._registry.feed_of(reader)
             told = f"consumer {reader.name} of stream {feed.name}: its dead letters wait for stream"
             self._gateway.node.outbox.step.notices.append(f"{told} {reader.config.dead_letters}: {text}")
