@@ -197,10 +197,19 @@ async def test_few_tests_that_failed_are_tried_once_more_alone() -> None:
         ("passed", "when it ran alone; before: late"),
         ("passed", ""),
     ]
-    many = Unsteady(AGAIN_MAX + 1)
-    run = await run_suite(many, System.PENSTOCK, names, 4)
-    assert many.runs == [(names, 4)]
-    assert run.passed(*GROUPS) == (20 - AGAIN_MAX - 1, 20)
+
+
+async def test_of_many_tests_that_failed_those_that_passed_before_are_tried_once_more() -> None:
+    kept = [row.name for row in read_run(RESULTS / "nats.go.penstock.json").rows if row.result == Result.PASSED]
+    names = [test.name for test in read_list("nats.go")]
+    new = [name for name in names if name not in kept][: AGAIN_MAX + 1]
+    assert len(new) > AGAIN_MAX
+    before = [name for name in names if name in kept][:2]
+    many = Unsteady(AGAIN_MAX + 3)
+    run = await run_suite(many, System.PENSTOCK, [*new, *before], 4)
+    assert [jobs for _, jobs in many.runs] == [4, 1]
+    assert many.runs[1][0] == sorted(before)
+    assert run.passed(*GROUPS) == (1, AGAIN_MAX + 3)
 
 
 @pytest.mark.parametrize(
