@@ -28,8 +28,8 @@ from tests.conformance.suites import BUILD, Suite, SuiteMissingError
 SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsJs(), NatsJava(), AsyncNats(), FastStream(), NatsCli())
 JOBS = 2
 AGAIN_MAX = 8
-"""Failed tests that are tried once more, alone: some peers' tests have short time limits. If more failed, those are that
-passed in the kept results."""
+"""Failed tests that are tried once more, alone: some peers' tests have short time limits. If more failed, those of them
+are that passed in the kept results."""
 
 
 async def run_suite(suite: Suite, system: System, names: Sequence[str] | None = None, jobs: int = JOBS) -> Run:
