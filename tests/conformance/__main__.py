@@ -27,7 +27,9 @@ from tests.conformance.suites import BUILD, Suite, SuiteMissingError
 
 SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsJs(), NatsJava(), AsyncNats(), FastStream(), NatsCli())
 JOBS = 2
-AGAIN_MAX = 8  # so many failed tests are tried once more, alone: some peers' tests have short time limits
+AGAIN_MAX = 8
+"""Failed tests that are tried once more, alone: some peers' tests have short time limits. If more failed, those of them
+are that passed in the kept results."""
 
 
 async def run_suite(suite: Suite, system: System, names: Sequence[str] | None = None, jobs: int = JOBS) -> Run:
@@ -35,9 +37,10 @@ async def run_suite(suite: Suite, system: System, names: Sequence[str] | None = 
     suite.prepare()
     listed = [test for test in read_list(suite.name) if names is None or test.name in names]
     outcomes = await _outcomes(suite, system, [test.name for test in listed], jobs)
-    failed = [outcome for outcome in outcomes if outcome.result is Result.FAILED]
-    if 0 < len(failed) <= AGAIN_MAX:
-        second = await _outcomes(suite, system, [outcome.name for outcome in failed], 1)
+    failed = [outcome.name for outcome in outcomes if outcome.result is Result.FAILED]
+    again = failed if len(failed) <= AGAIN_MAX else sorted(_passed_before(suite.name, system).intersection(failed))
+    if again:
+        second = await _outcomes(suite, system, again, 1)
         passed = {outcome.name for outcome in second if outcome.result is Result.PASSED}
         outcomes = [_passed_alone(outcome) if outcome.name in passed else outcome for outcome in outcomes]
     return judged(suite.name, suite.version, system, listed, outcomes)
@@ -60,11 +63,13 @@ def named(suite: str, group: str) -> list[str]:
 
 def lost(run: Run) -> list[str]:
     """Return the tests that passed in the kept results and do not pass in this run."""
-    path = RESULTS / f"{run.suite}.{run.system}.json"
-    if not path.exists():
-        return []
-    kept = {row.name for row in read_run(path).rows if row.result == Result.PASSED}
+    kept = _passed_before(run.suite, run.system)
     return [f"{row.name}: {row.result}, {row.reason}" for row in run.rows if row.name in kept - _passed(run)]
+
+
+def _passed_before(suite: str, system: str) -> set[str]:
+    path = RESULTS / f"{suite}.{system}.json"
+    return _passed(read_run(path)) if path.exists() else set()
 
 
 def _passed(run: Run) -> set[str]:

@@ -194,6 +194,20 @@ CALLS = (
     ("STREAM.UPDATE.t", '{"name":"t","max_msgs":3,"subjects":[]}'),
     ("STREAM.UPDATE.t", '{"name":"t","no_ack":true,"allow_direct":true}'),
     ("STREAM.UPDATE.t", '{"name":"t","persist_mode":"async"}'),
+    ("STREAM.CREATE.u", '{"name":"u"}'),
+    ("STREAM.CREATE.v", '{"name":"v","subjects":["u.*"]}'),
+    ("STREAM.CREATE.w", '{"name":"w","subjects":["u.x"]}'),
+    ("STREAM.DELETE.v", ""),
+    ("STREAM.CREATE.m", '{"name":"m","persist_mode":"async","storage":"memory"}'),
+    ("STREAM.CREATE.m", '{"name":"m","persist_mode":"async","num_replicas":3}'),
+    ("STREAM.CREATE.m", '{"name":"m","persist_mode":"async","allow_atomic":true}'),
+    ("STREAM.CREATE.m", '{"name":"m","persist_mode":"async"}'),
+    ("STREAM.CREATE.m", '{"name":"m","persist_mode":"async"}'),
+    ("STREAM.CREATE.m", '{"name":"m"}'),
+    ("PUBLISH", "m"),
+    ("STREAM.UPDATE.m", '{"name":"m","persist_mode":"async","max_consumers":7}'),
+    ("STREAM.UPDATE.m", '{"name":"m","persist_mode":"default"}'),
+    ("STREAM.INFO.m", ""),
     ("STREAM.CREATE.KV_b", KV),
     ("STREAM.CREATE.KV_b", KV),
     ("PUBLISH", "$KV.b.key"),
@@ -320,7 +334,6 @@ REFUSED = (
     ("consumer_limits", {"max_ack_pending": -3}),
     ("allow_msg_counter", True),
     ("allow_batched", True),
-    ("persist_mode", "async"),
     ("max_age", 3_600_000_000_001),
     ("max_msg_size", 1_000_000_000),
 )
@@ -392,6 +405,17 @@ async def test_streams_of_the_command_line_are_shown(api_broker: BrokerProcess) 
             )
         for name in ("cli", "parts"):
             assert (await said(connection, f"STREAM.DELETE.{name}"))["success"]
+
+
+@each_change
+async def test_persist_mode_async_is_durability_os(api_broker: BrokerProcess) -> None:
+    async with await api_broker.client() as client, connected(api_broker.nats_url) as connection:
+        made = await said(connection, "STREAM.CREATE.lazy", '{"name":"lazy","persist_mode":"async"}')
+        assert made["config"]["persist_mode"] == "async"
+        assert (await client.stream("lazy")).config.durability == "os"
+        await client.alter_stream("lazy", durability="auto")
+        assert "persist_mode" not in (await said(connection, "STREAM.INFO.lazy"))["config"]
+        assert (await said(connection, "STREAM.DELETE.lazy"))["success"]
 
 
 @each_change

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.base import limits
-from penstock.base.config import Acks, Compression, Discard, Intake, Storage, StreamConfig, first_overlap
+from penstock.base.config import Acks, Compression, Discard, Durability, Intake, Storage, StreamConfig, first_overlap
 from penstock.base.subjects import (
     INTERNAL_NAME_PREFIX,
     INTERNAL_SUBJECT_PREFIX,
@@ -139,7 +139,15 @@ FIELDS = (
         is_omitted=True,
     ),
     ConfigField("allow_batched", "bool", False, "", is_omitted=True),
-    ConfigField("persist_mode", "PersistModeType", "", "", choices=("", "default", "async"), is_omitted=True),
+    ConfigField(
+        "persist_mode",
+        "PersistModeType",
+        "",
+        "durability",
+        "`async` is `os`, else `auto`; cannot be changed by this API",
+        ("", "default", "async"),
+        is_omitted=True,
+    ),
     ConfigField("metadata", "map[string]string", {}, "metadata", "without `_nats.` keys that the API adds"),
 )
 _BY_NAME = {field.name: field for field in FIELDS}
@@ -309,6 +317,10 @@ def _mistakes(config: Config) -> Iterator[tuple[bool, str]]:
     yield marker_ns < 0, "subject delete marker TTL must not be negative"
     is_refused = config["allow_msg_schedules"] and config["discard"] == "new" and not config["sealed"]
     yield is_refused, "message scheduling cannot use discard new"
+    if config["persist_mode"] == "async":
+        yield config["storage"] != "file", "async persist mode is only supported on file storage"
+        yield config["num_replicas"] > 1, "async persist mode is not supported on replicated streams"
+        yield config["allow_atomic"], "async persist mode is not supported with atomic batch publish"
     has_mirror = config["mirror"] is not None
     yield has_mirror and marker_ns > 0, "subject delete markers forbidden on mirrors"
     yield from _subject_mistakes(config)
@@ -395,7 +407,7 @@ def _none_if_unlimited(name: str) -> Callable[[Config], int | None]:
     return lambda config: config[name] if config[name] > 0 else None
 
 
-_KEPT_AT_OTHER_VALUES = ("max_consumers", "consumer_limits", "mirror_direct")
+_KEPT_AT_OTHER_VALUES = ("max_consumers", "consumer_limits", "mirror_direct", "persist_mode")
 
 
 def _kept_metadata(config: Config) -> dict[str, str]:
@@ -418,6 +430,7 @@ _FIELDS_HERE: Mapping[str, Callable[[Config], Any]] = {
     "discard": lambda config: config["discard"],
     "storage": lambda config: config["storage"],
     "acks": lambda config: Acks.NEVER if config["no_ack"] else Acks.REPLY,
+    "durability": lambda config: Durability.OS if config["persist_mode"] == "async" else Durability.AUTO,
     "dedup_window_ms": lambda config: config["duplicate_window"] // _NS_OF_MS,
     "compression": lambda config: Compression.LZ4 if config["compression"] == "s2" else Compression.NONE,
     "discard_new_per_subject": lambda config: config["discard_new_per_subject"],
@@ -527,6 +540,8 @@ def shown_config(state: StreamState) -> Config:
         "storage": "memory" if here.storage is Storage.MEMORY else "file",
         "num_replicas": here.replicas or len(state.partitions[0].replicas),
         "no_ack": here.acks is not Acks.REPLY,
+        # a stream made otherwise says nothing, so that a client that knows no such field can update it
+        "persist_mode": "async" if here.durability is Durability.OS and kept.get("persist_mode") == "async" else "",
         # never above the age, as JetStream demands: an older message is gone
         "duplicate_window": min(here.dedup_window_ms or 0, here.max_age_ms or limits.OFFSET_MAX) * _NS_OF_MS,
         "compression": "none" if here.compression is Compression.NONE else "s2",
@@ -607,7 +622,8 @@ def json_config(config: Config) -> Config:
         if not (field.is_omitted and config[field.name] == field.default)
     }
     level = "1" if config["allow_msg_ttl"] or config["subject_delete_marker_ttl"] else "0"
-    level = "2" if config["allow_msg_schedules"] or config["allow_atomic"] else level
+    if config["allow_msg_schedules"] or config["allow_atomic"] or config["persist_mode"]:
+        level = "2"
     shown["metadata"] = {
         **config["metadata"],
         "_nats.level": str(API_LEVEL),

@@ -109,6 +109,7 @@ def summed(found: Sequence[ListOffsetsResponse]) -> ListOffsetsResponse:
     live = LiveRowsInfo(
         rows=sum(one.rows for one in lives),
         size_bytes=sum(one.size_bytes for one in lives),
+        live_bytes=sum(one.live_bytes for one in lives),
         first_us=min((one.first_us for one in lives if one.first_us is not None), default=None),
         last_us=max((one.last_us for one in lives if one.last_us is not None), default=None),
     )
@@ -119,7 +120,7 @@ def state_fields(found: ListOffsetsResponse, consumers: int) -> dict[str, Any]:
     """Return `state` of a stream's info, without its subjects."""
     live, last_seq = found.live, int(found.committed_end)
     assert live is not None
-    fields: dict[str, Any] = {"messages": live.rows, "bytes": live.size_bytes if live.rows else 0}
+    fields: dict[str, Any] = {"messages": live.rows, "bytes": live.live_bytes}
     if live.first_offset is None:
         first_seq = last_seq + 1 if last_seq else 0
         first_ts = api_time(live.first_us) if live.first_us else NO_TIME  # of several partitions

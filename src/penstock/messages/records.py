@@ -145,7 +145,8 @@ class LiveRowsInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The messages of a partition: those below `committed_end` that are stored and not deleted.
 
     `size_bytes`: of the batches from `log_start` on, as the answering replica stores them: compressed, and with deleted
-    messages until the cleaner has passed. `deleted`: offsets from the first message to the last one that have none.
+    messages until the cleaner has passed. `live_bytes`: the same without the share of deleted messages, an estimate:
+    all messages count alike. `deleted`: offsets from the first message to the last one that have none.
     Without a message the fields of the first and the last one are None.
     """
 
@@ -156,6 +157,7 @@ class LiveRowsInfo(msgspec.Struct, frozen=True, kw_only=True):
     first_us: TimestampField | None = None
     last_offset: OffsetField | None = None
     last_us: TimestampField | None = None
+    live_bytes: Int64Field = 0
 
 
 class ListOffsetsResponse(Response, frozen=True, kw_only=True):

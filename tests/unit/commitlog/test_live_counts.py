@@ -41,8 +41,19 @@ def test_stored_rows_are_counted_from_the_log_start_to_any_end() -> None:
     for start in range(22):
         for end in range(start, 22):
             assert LiveCounts(view.starting_at(start), end).rows() == end - start
-    assert LiveCounts(view, 21).state() == LiveState(21, view.bytes_between(0, 21), 0, 0, 0, 20, 0)
+    assert LiveCounts(view, 21).state() == LiveState(21, size := view.bytes_between(0, 21), 0, 0, 0, 20, 0, size)
     assert LiveCounts(view.starting_at(21), 21).state() == LiveState(0, 0)
+
+
+def test_hidden_rows_that_are_still_in_the_files_have_their_share_of_the_bytes() -> None:
+    log = open_log(MemoryVfs())
+    for _ in range(4):
+        append(log, 5, size_bytes=400)
+    flush(log)
+    size_bytes = log.view().bytes_between(0, 20)
+    found = LiveCounts(log.view().hiding(RowSet.of(range(5, 15))), 20).state()
+    assert (found.rows, found.size_bytes, found.live_bytes) == (10, size_bytes, size_bytes // 2)
+    assert LiveCounts(log.view().hiding(RowSet.of(range(20))), 20).state().live_bytes == 0
 
 
 def test_where_rows_have_left_the_files_those_are_read_once() -> None:

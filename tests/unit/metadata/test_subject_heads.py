@@ -80,6 +80,20 @@ def test_the_heads_follow_alterations_and_deletions_and_are_read_from_a_snapshot
     check_no_overlap(image, StreamConfig(name="new", subject="e"))
 
 
+def test_a_stream_of_one_partition_stores_its_own_subjects_only() -> None:
+    """JetStream allows streams on `a` and on `a.b`; the partitions of one that has several have such subjects."""
+    image = created(ClusterImage(), "s", StreamConfig(name="", subject="a"))
+    for subject in ("a.b", "a.*", "a.>", "*.b"):
+        check_no_overlap(image, StreamConfig(name="new", subject=subject))
+    below = created(ClusterImage(), "s", StreamConfig(name="", subject="a.b"))
+    check_no_overlap(below, StreamConfig(name="new", subject="a"))
+    two = StreamConfig(name="s", subject="a", partitions=2)
+    image = applied(ClusterImage(), CreateStream(config=two, created_us=1))
+    for subject in ("a", "a.1", "a.>"):
+        with pytest.raises(RemoteError):
+            check_no_overlap(image, StreamConfig(name="new", subject=subject))
+
+
 def test_a_removed_subject_leaves_the_heads_though_its_messages_may_still_be_held() -> None:
     """The last subject that is removed becomes the first former one, so that those held stay the same."""
     image = created(ClusterImage(), "s", StreamConfig(name="", subject="a.>", more_subjects=("b.>",)))

@@ -145,7 +145,8 @@ def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         needed = f"allow_rollup_hdrs, allow_msg_ttl and {limits.SUBJECT_DELETE_MARKER_TTL_MS_MIN} ms"
         notes.append(f"JetStream's stream has subject_delete_marker_ttl: without at least {needed} it is none here")
     # These have their own rules; where the log begins follows from the sequences, which are kept.
-    for name in ("acks", "description", "metadata", "first_offset"):
+    # Durability is chosen here: what JetStream acks before a sync says nothing of what this cluster shall promise.
+    for name in ("acks", "description", "metadata", "first_offset", "durability"):
         del found[name]
     # Without its consumers nothing that is imported would stay. A work queue keeps all until they come, and no stream
     # can become one later.

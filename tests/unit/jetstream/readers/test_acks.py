@@ -376,6 +376,32 @@ def test_one_client_is_pinned(broker: ReaderBroker) -> None:
     assert broker.api("CONSUMER.UNPIN.s.d", {"group": "x"})["error"]["err_code"] == 10160
 
 
+def waiting(broker: ReaderBroker) -> str:
+    """Return the inbox of a request of the group that waits."""
+    return broker.send("CONSUMER.MSG.NEXT.s.d", json.dumps({"batch": 5, "expires": 30 * S, "group": "g"}))
+
+
+def test_a_pin_that_ran_out_goes_to_the_request_that_waits(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", priority_policy="pinned_client", priority_groups=["g"], priority_timeout=5 * S)
+    publish(broker, b"1", b"2")
+    assert values(of_group(broker)) == [b"1"]
+    inbox = waiting(broker)
+    broker.tick(4_900)
+    assert values(broker.delivered(inbox)) == []
+    broker.tick(200)
+    assert values(broker.delivered(inbox)) == [b"2"], "no message had to come before"
+
+
+def test_the_pin_goes_to_no_request_whose_client_is_gone(broker: ReaderBroker) -> None:
+    broker.durable("s", "d", priority_policy="pinned_client", priority_groups=["g"], priority_timeout=50 * S)
+    publish(broker, b"1", b"2")
+    assert values(of_group(broker)) == [b"1"]
+    gone, there = waiting(broker), waiting(broker)
+    broker.leaf.deserted.add(gone.encode())
+    broker.api("CONSUMER.UNPIN.s.d", {"group": "g"})
+    assert [(one.inbox, one.value) for one in broker.delivered() if one.stream_seq] == [(there, b"2")]
+
+
 def test_clients_that_create_the_same_consumer_at_once_all_get_it(broker: ReaderBroker) -> None:
     request = json.dumps({"stream_name": "s", "config": {"durable_name": "d", "ack_policy": "explicit"}}).encode()
     inboxes = [f"_INBOX.w{number}" for number in range(5)]

@@ -78,13 +78,17 @@ class Serving:
             return
         at_tail = reader.cursor.next_offset >= feed.tail_end
         undelivered = 0 if at_tail else max(0, reader.cursor.pending + reader.cursor.filter.seen)
-        had_pin = priorities.pin
+        had_pin, ready, is_early = priorities.pin, len(reader.pulls), False
+        if reader.config.priority == "pinned_client" and not had_pin:
+            # One whose client is gone would keep the pin, and all messages from the others, until the time-out.
+            ready, is_early = self._inboxes.ready_pulls(reader, now)
         pending = undelivered + table.ready + table.parked
         if not pending and reader.config.priority == "pinned_client" and not had_pin:
             others: list[Pull] = []  # who gets the first message gets the pin
             ends: list[bytes] = []
         else:
-            others, ends = priorities.set_aside(reader.pulls, pending, table.ack_pending, (now.wall_us, now.elapsed_us))
+            times = now.wall_us, now.elapsed_us
+            others, ends = priorities.set_aside(reader.pulls, pending, table.ack_pending, times, ready=ready)
         self._output.send_all_to(reader, ends)
         if priorities.pin != had_pin:
             self._advisories.pinned(feed.name, reader.name, reader.config.priority_groups[0], priorities.pin)
@@ -97,6 +101,8 @@ class Serving:
         if reader.place is Place.IDLE and others:
             if chosen and not len(reader.pulls) > len(others):
                 self._schedule.ready(reader)  # the others have their turn
+            elif is_early and not chosen:
+                self._schedule.sleep(reader, now.elapsed_us + _EARLY_US)
             elif not chosen:
                 reader.place = Place.WAITING  # until more messages come
                 if reader not in feed.behind:

@@ -6,8 +6,8 @@ Rules: as nats-server. They live in memory: after another leader was elected, th
 |---------------|----------------------------------------------------------------------------------------|
 | overflow      | if as many are pending, or in hand, as it says; always if it says neither              |
 | prioritized   | if none with a lower number waits                                                      |
-| pinned_client | if it has the pin: the first one without a pin gets it, until its client is silent for |
-|               | `priority_timeout`                                                                     |
+| pinned_client | if it has the pin: the first one without a pin, whose client is there, gets it, until  |
+|               | the client is silent for `priority_timeout`                                            |
 """
 
 from __future__ import annotations
@@ -72,11 +72,12 @@ class Priorities:
         return found[1] if found is not None and found[0] is pull else _NO_PRIORITY
 
     def set_aside(
-        self, pulls: deque[Pull], pending: int, in_hand: int, now: tuple[int, int]
+        self, pulls: deque[Pull], pending: int, in_hand: int, now: tuple[int, int], *, ready: int
     ) -> tuple[list[Pull], list[bytes]]:
         """Take the requests out that may get no messages now; return them, and the ends of others.
 
-        `pending`: messages that may be delivered; `in_hand`: those without an ack; `now`: wall and elapsed time.
+        `pending`: messages that may be delivered; `in_hand`: those without an ack; `now`: wall and elapsed time;
+        `ready`: how many of the first requests may get a pin.
         """
         waiting = [*pulls]
         ends: list[bytes] = []
@@ -87,7 +88,7 @@ class Priorities:
                 least = min((self._of(one).priority for one in waiting), default=0)
                 chosen = [one for one in waiting if self._of(one).priority == least]
             case _:
-                chosen = self._pinned(waiting, ends, now)
+                chosen = self._pinned(waiting, ready, ends, now)
         pulls.clear()
         pulls.extend(chosen)
         taken = {id(one) for one in chosen}
@@ -114,9 +115,10 @@ class Priorities:
             return True
         return 0 < asked.min_pending <= pending or 0 < asked.min_ack_pending <= in_hand
 
-    def _pinned(self, waiting: list[Pull], ends: list[bytes], now: tuple[int, int]) -> list[Pull]:
+    def _pinned(self, waiting: list[Pull], ready: int, ends: list[bytes], now: tuple[int, int]) -> list[Pull]:
         """Return the requests with the pin, and end those with another one; they leave `waiting`."""
-        if not self.pin and (first := next((one for one in waiting if not self._of(one).pin), None)) is not None:
+        without_pin = (one for one in waiting[:ready] if not self._of(one).pin)
+        if not self.pin and (first := next(without_pin, None)) is not None:
             self._numbers += 1
             drawn = b"%b %d %d" % (self._seed, self._numbers, now[1])
             self.pin = blake2b(drawn, digest_size=11).hexdigest()

@@ -179,6 +179,8 @@ class Stored:
                 self._stream_name(reader), reader.name, reader.config.priority_groups[0], "timeout"
             )
             self._registry.changed(reader, now)
+            if reader.place is Place.WAITING and priorities.is_passed_over:
+                self._schedule.ready(reader)  # a request without a pin may have it now
         due = led.state.due_us() <= now.elapsed_us
         if not due and not is_new:
             return
