@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock import aio
-from tests.broker_process import BrokerProcess, running_broker, running_nats
+from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.cli_app import app
 from tests.extent import each_change
 from tests.integration.clusters import ClusterProcesses
@@ -173,3 +173,30 @@ async def test_without_the_api_the_answer_says_what_to_do(tmp_path: Path) -> Non
         async with aio.connect(broker.client_address) as client:
             await client.create_stream("orders", "orders")
         assert "--jetstream-api auto" in run(broker, "ls", "orders", code=1)
+
+
+async def test_the_command_line_names_the_stream_of_dead_letters(broker: BrokerProcess) -> None:
+    async with aio.connect(broker.client_address) as client:
+        await client.create_stream("orders", "orders.*")
+        await client.create_stream("dead", "penstock.dead.dead.>")
+        await client.publish("orders.1", b"bad")
+        run(broker, "create", "orders", "c", "--max-deliver", "1", "--dead-letters", "nowhere", code=1)
+        run(broker, "create", "orders", "c", "--max-deliver", "1", "--dead-letters", "dead")
+        assert (await client.consumers.info("orders", "c")).dead_letters == "dead"
+        async with client.queue("orders", "c", create=False, follow=False) as queue:
+            async for message in queue:
+                await message.term("no use")
+        await eventually(lambda: client.count("dead", subject=">"), "the letter is stored")
+        letter = await client.get("dead", 0)
+        assert (letter.value, letter.subject) == (b"bad", "penstock.dead.dead.orders.1")
+        made = await client.consumers.create("orders", "q", dead_letters="dead", config={"metadata": {"team": "a"}})
+        assert made.dead_letters == "dead"
+        assert made.config["metadata"]["team"] == "a"
+
+
+async def test_a_subject_that_the_stream_has_not_is_pointed_out(broker: BrokerProcess) -> None:
+    async with aio.connect(broker.client_address) as client:
+        await client.create_stream("orders", "orders.*")
+    told = run(broker, "create", "orders", "c", "--subject", "order.1", "--subject", "orders.1")
+    assert "consumer c takes nothing on order.1: the stream's subjects are orders.*" in " ".join(told.split())
+    assert "takes nothing" not in run(broker, "create", "orders", "d", "--subject", "*.1")
