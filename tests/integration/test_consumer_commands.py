@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -200,3 +201,22 @@ async def test_a_subject_that_the_stream_has_not_is_pointed_out(broker: BrokerPr
     told = run(broker, "create", "orders", "c", "--subject", "order.1", "--subject", "orders.1")
     assert "consumer c takes nothing on order.1: the stream's subjects are orders.*" in " ".join(told.split())
     assert "takes nothing" not in run(broker, "create", "orders", "d", "--subject", "*.1")
+
+
+async def test_metrics_tell_of_each_consumer(tmp_path: Path) -> None:
+    http = f"127.0.0.1:{free_ports(1)[0]}"
+    with running_broker(tmp_path / "data", *api_options(), "--http", http) as broker:
+        async with aio.connect(broker.client_address) as client:
+            await fill(client)
+            await client.consumers.create("orders", "work", ack_pending_max=4)
+            await client.consumers.create("orders", "short", inactive_after=HOUR_S)
+            async with client.queue("orders", "work", create=False, follow=False, batch=1) as queue:
+                for _ in range(2):
+                    message = await anext(queue)
+                    await message.ack_sync()
+        with urllib.request.urlopen(f"http://{http}/metrics") as page:
+            lines = page.read().decode().splitlines()
+    of_work = 'stream="orders",partition="0",consumer="work"'
+    assert f"penstock_consumer_ack_floor_offset{{{of_work}}} 2" in lines
+    assert f'penstock_consumer_acks_total{{{of_work},kind="ack"}} 2' in lines
+    assert 'penstock_consumer_pending{stream="orders",partition="0",consumer="*"} 6' in lines

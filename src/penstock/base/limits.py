@@ -605,6 +605,8 @@ RATE_LIMITED_LOG_INTERVAL_MS = 10_000  # interval of log lines of one kind that 
 # Metrics
 METRIC_PARTITIONS_MAX = 500  # with separate metrics: some 20 lines each; beyond it only sums
 METRIC_GROUP_OFFSETS_MAX = 2_000  # the same for offsets of groups, two lines each
+METRIC_STREAM_CONSUMERS_MAX = 100  # consumers of a partition with separate metrics, 16 lines each; others are summed
+METRIC_CONSUMERS_MAX = 1_000  # the same for all consumers of a broker
 DISK_PROBE_TIMEOUT_MS = 2_000  # time-out of a disk check
 HTTP_CONNECTIONS_MAX = 16  # few clients scrape a broker; each may hold one page
 HTTP_HEAD_BYTES_MAX = 8 * KIB  # of a request

@@ -62,7 +62,7 @@ class Given(NamedTuple):
 class LetterQueue:
     """Messages that one consumer has given up under one leadership. Times are elapsed µs."""
 
-    __slots__ = ("_last", "_waiting", "due_us", "failure", "failures", "under_way")
+    __slots__ = ("_last", "_waiting", "due_us", "failure", "failures", "stored", "under_way")
 
     def __init__(self) -> None:
         self._waiting: dict[int, Given] = {}
@@ -70,6 +70,7 @@ class LetterQueue:
         self.due_us = 0  # when the next one may be sent
         self.failure = ""  # why the last attempt failed; empty: it did not
         self.failures = 0  # attempts in a row
+        self.stored = 0  # letters, under this leadership
         self._last = -1  # offset of the last one that was sent
 
     def __len__(self) -> int:

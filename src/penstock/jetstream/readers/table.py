@@ -26,7 +26,7 @@ are there again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from penstock.base import limits
 from penstock.base.clock import Now
@@ -53,6 +53,7 @@ from penstock.jetstream.readers.running.tails import Tails
 from penstock.jetstream.readers.starting import Start, shown_now
 from penstock.jetstream.readers.stored.acks import AckTables
 from penstock.jetstream.readers.stored.advisories import Advisories
+from penstock.jetstream.readers.stored.numbers import ConsumerNumbers, consumer_numbers
 from penstock.jetstream.readers.stored.removals import Removals
 from penstock.jetstream.readers.stored.stored import Stored
 from penstock.metadata.image import StreamState
@@ -185,6 +186,10 @@ class Readers:
             letters_failed=letters.counters["failed"],
             too_large=sent.too_large,
         )
+
+    def stored_numbers(self) -> Iterator[ConsumerNumbers]:
+        """Yield what the metrics tell of each stored consumer."""
+        return consumer_numbers(self._registry)
 
     def count(self, state: StreamState) -> int:
         feed = self._registry.feed(state.stream_id)
