@@ -1348,6 +1348,16 @@ class StreamConsumers:
         """
         return self._thread.run(self._streamconsumers.export(stream, name, partition=partition, timeout=timeout))
 
+    def export_all(
+        self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
+    ) -> list[ExportedConsumer]:
+        """Return all consumers that the user may see, by name, as `export`. StreamNotFound.
+
+        Of consumers that are not kept, as they have no acks and are not durable, name and config only. `timeout`: of
+        each of the requests, one for some hundred consumers.
+        """
+        return self._thread.run(self._streamconsumers.export_all(stream, partition=partition, timeout=timeout))
+
     def restore(
         self, stream: StreamName, exported: ExportedConsumer, *, partition: int | None = None, timeout: float = 10.0
     ) -> ConsumerInfo:

@@ -247,6 +247,27 @@ class StreamConsumers:
         (found,) = msgspec.json.decode(bytes(raw), type=list[ExportedConsumer])
         return found
 
+    async def export_all(
+        self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
+    ) -> list[ExportedConsumer]:
+        """Return all consumers that the user may see, by name, as `export`. StreamNotFound.
+
+        Of consumers that are not kept, as they have no acks and are not durable, name and config only. `timeout`: of
+        each of the requests, one for some hundred consumers.
+        """
+        info = await self._streams.now(stream, timeout)
+        number = _own_partition(info, partition)
+        found: list[ExportedConsumer] = []
+        after: str | None = ""
+        while after is not None:
+            request = AskConsumersRequest(
+                stream_id=info.stream_id, partition=number, operation=ConsumerOperation.EXPORT_ALL, consumer=after
+            )
+            answer, raw = await self._link.call(request, AskConsumersResponse, timeout_s=timeout)
+            found += msgspec.json.decode(bytes(raw), type=list[ExportedConsumer])
+            after = answer.after_next
+        return found
+
     async def restore(
         self, stream: StreamName, exported: ExportedConsumer, *, partition: int | None = None, timeout: float = 10.0
     ) -> ConsumerInfo:
