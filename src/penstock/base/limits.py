@@ -313,6 +313,7 @@ PRODUCERS_PER_ANSWER_MAX = 1_000  # per partition, in one page of a list
 GROUP_STREAMS_PER_ANSWER_MAX = 4_096  # pairs of group and stream in one page of a list
 
 # Consumers of JetStream's API, asked about over the socket
+READERS_MAX = 100_000  # consumers of JetStream's API at one broker, some 5 KB each
 CONSUMER_NAME_CHARS_MAX = 255  # as JetStream
 CONSUMER_PAUSE_UNTIL_US_MAX = 253_402_300_799_999_999  # the end of the year 9999, the last that JetStream can write
 CONSUMER_CONFIG_CHARS_MAX = 192 * KIB  # JSON: the filters and metadata that a consumer may have

@@ -46,10 +46,11 @@ from penstock.jetstream.readers.config import (
 from penstock.jetstream.readers.feed import Feed
 from penstock.jetstream.readers.pulls import BadPullError, go_duration, parsed_pull, status
 from penstock.jetstream.readers.reader import Reader, new_cursor
+from penstock.jetstream.readers.shares import check_share
 from penstock.jetstream.readers.starting import Start, pending_of, shown_now, start_of
 from penstock.jetstream.readers.stored.led import SINCE_END, LedConsumer, ack_config, told_bytes
 from penstock.jetstream.readers.stored.removals import Coming
-from penstock.jetstream.readers.table import READERS_MAX, Readers
+from penstock.jetstream.readers.table import Readers
 from penstock.jetstream.stream_config import consumer_limits, json_object
 from penstock.jetstream.stream_state import NO_TIME, api_time, need_one_partition
 from penstock.messages import ExportedConsumer, FetchRequest
@@ -226,8 +227,7 @@ class ConsumerApi:
             raise unavailable("messages cannot be delivered: the broker has no leaf connection to nats-server")
         if config.is_push:
             self._check_inbox(config.deliver_subject)
-        if readers.total + self._opening >= READERS_MAX:
-            raise consumer_refusal(10026, "maximum consumers limit reached")
+        check_share(self._gateway.node.image, state.stream_id, readers.feeds(), readers.total + self._opening)
         if self._opening >= OPENING_MAX:
             raise unavailable("too many consumers are being created; ask again in a moment")
         if config.is_stored:

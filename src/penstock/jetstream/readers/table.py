@@ -59,8 +59,6 @@ from penstock.jetstream.readers.stored.stored import Stored
 from penstock.metadata.image import StreamState
 from penstock.node.partition.partition import Shown
 
-READERS_MAX = 100_000
-"""Of one broker: some 5 KB each."""
 PULLS_MAX = 100_000
 """Pull requests that wait at one broker, some 500 bytes each."""
 PULLS_LOOKED_AT = 1_000
@@ -138,6 +136,10 @@ class Readers:
             feed = self._registry.open(state)
             self._tails.poll(feed)
         return feed
+
+    def feeds(self) -> list[Feed]:
+        """Return the feeds of all streams with consumers."""
+        return self._registry.feeds()
 
     def feed_of_id(self, stream_id: int) -> Feed | None:
         return self._registry.feed(stream_id)
