@@ -1,4 +1,4 @@
-"""What `penstock consumer` shows of consumers: a table, one in lines, JSON; and what to do about its errors."""
+"""Output of `penstock consumer`: consumers as a table, in lines and as JSON; and advice about errors."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def check_share(image: ClusterImage, stream_id: int, feeds: Iterable[Feed], tota
         raise consumer_refusal(10026, "maximum consumers limit reached")
     sharer = _sharer(image, stream_id)
     if not sharer or total < limits.READERS_MAX // 2:
-        return  # nobody has more than half, so more than that is free
+        return  # no user has more than half: as much is free
     mine = sum(len(one.readers) + one.opening for one in feeds if _sharer(image, one.stream_id) == sharer)
     shares = FairShares([(sharer, mine), ("", max(0, total - mine))])
     if not shares.fits(sharer, 1, limits.READERS_MAX):
@@ -32,7 +32,7 @@ def check_share(image: ClusterImage, stream_id: int, feeds: Iterable[Feed], tota
 
 
 def _sharer(image: ClusterImage, stream_id: int) -> str:
-    """Return the user whose share the consumers of a stream are taken from; empty: nobody's."""
+    """Return the user whose share the consumers of a stream are taken from; empty: no user's."""
     state = image.streams.get(StreamId(real_ids(stream_id)[0]))
     owner = None if state is None else owner_of(state, image.users)
     return "" if owner is None or owner.is_admin else owner.name
