@@ -15,6 +15,7 @@ LIMITS = {
     "connections to a broker": (limits.CONNECTIONS_MAX,),
     "streams": (limits.STREAMS_MAX,),
     "partitions of all streams": (limits.PARTITIONS_MAX,),
+    "consumers of JetStream's API at a broker, of the streams that it leads": (limits.READERS_MAX,),
     "message ids of a partition": (limits.DEDUP_IDS_MAX, limits.DEDUP_IDS_DEFAULT),
     "committed offsets of a partition of `__offsets`": (limits.OFFSETS_KEPT_MAX, limits.OFFSETS_PARTITIONS),
     "groups with members of a partition of `__offsets`": (limits.GROUPS_IN_USE_MAX,),

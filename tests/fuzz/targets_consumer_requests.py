@@ -43,8 +43,8 @@ def consumers(modules: Modules, data: bytes) -> object:
             continue
         assert isinstance(answer, AskConsumersResponse)
         infos = json.loads(bytes(broker.payloads[caller]))
-        known = "state" if request.operation is ConsumerOperation.EXPORT else "num_pending"
-        assert all({"name", "config", known} <= one.keys() for one in infos)
+        is_export = request.operation in (ConsumerOperation.EXPORT, ConsumerOperation.EXPORT_ALL)
+        assert all({"name", "config", "state" if is_export else "num_pending"} <= one.keys() for one in infos)
         out.append(f"{request.operation} {len(infos)}")
     assert not broker.gateway.under_way
     assert not broker.failure, broker.failure

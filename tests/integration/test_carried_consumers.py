@@ -253,3 +253,27 @@ async def _imported(js: Any, here: Any, broker: BrokerProcess, client: aio.Clien
     # Once it is complete, a repeated run changes nothing.
     said, _ = await command(broker.client_address, *run, "--cut-over", "--yes")
     assert "consumer" not in said
+
+
+async def test_a_cut_over_sets_interest_once_all_consumers_are_here(tmp_path: Path) -> None:
+    async with servers(tmp_path) as (js, here, broker, client):
+        for name in ("ALL", "NONE"):
+            stream = StreamConfig(name=name, subjects=[f"{name}.>"], retention=RetentionPolicy.INTEREST)
+            await js.add_stream(stream)
+            await js.add_consumer(name, ConsumerConfig(durable_name="work", ack_policy=AckPolicy.EXPLICIT))
+            await js.publish(f"{name}.1", b"1")
+        run = ("import", "--from-jetstream")
+        _, errors = await command(broker.client_address, *run, "NONE", "--no-consumers", "--cut-over", "--yes")
+        assert "note: stream NONE has not got the retention interest of JetStream's stream, as none of its" in errors
+        assert (await client.stream("NONE")).config.retention_policy == "limits"
+        _, errors = await command(broker.client_address, *run, "ALL", "--cut-over", "--yes")
+        assert "note: stream ALL has retention interest now, as JetStream's stream" in errors
+        assert (await client.stream("ALL")).config.retention_policy == "interest"
+        (message,) = await (await here.pull_subscribe_bind("work", stream="ALL")).fetch(1, timeout=20)
+        assert message.data == b"1"
+        await message.ack_sync()
+
+        async def is_empty() -> bool:
+            return not await client.count("ALL", subject=">")
+
+        assert await eventually(is_empty, "the acked message is gone")

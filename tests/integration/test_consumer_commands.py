@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock import aio
-from tests.broker_process import BrokerProcess, running_broker, running_nats
+from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.cli_app import app
 from tests.extent import each_change
 from tests.integration.clusters import ClusterProcesses
@@ -173,3 +174,49 @@ async def test_without_the_api_the_answer_says_what_to_do(tmp_path: Path) -> Non
         async with aio.connect(broker.client_address) as client:
             await client.create_stream("orders", "orders")
         assert "--jetstream-api auto" in run(broker, "ls", "orders", code=1)
+
+
+async def test_the_command_line_names_the_stream_of_dead_letters(broker: BrokerProcess) -> None:
+    async with aio.connect(broker.client_address) as client:
+        await client.create_stream("orders", "orders.*")
+        await client.create_stream("dead", "penstock.dead.dead.>")
+        await client.publish("orders.1", b"bad")
+        run(broker, "create", "orders", "c", "--max-deliver", "1", "--dead-letters", "nowhere", code=1)
+        run(broker, "create", "orders", "c", "--max-deliver", "1", "--dead-letters", "dead")
+        assert (await client.consumers.info("orders", "c")).dead_letters == "dead"
+        async with client.queue("orders", "c", create=False, follow=False) as queue:
+            async for message in queue:
+                await message.term("no use")
+        await eventually(lambda: client.count("dead", subject=">"), "the letter is stored")
+        letter = await client.get("dead", 0)
+        assert (letter.value, letter.subject) == (b"bad", "penstock.dead.dead.orders.1")
+        made = await client.consumers.create("orders", "q", dead_letters="dead", config={"metadata": {"team": "a"}})
+        assert made.dead_letters == "dead"
+        assert made.config["metadata"]["team"] == "a"
+
+
+async def test_a_subject_that_the_stream_has_not_is_pointed_out(broker: BrokerProcess) -> None:
+    async with aio.connect(broker.client_address) as client:
+        await client.create_stream("orders", "orders.*")
+    told = run(broker, "create", "orders", "c", "--subject", "order.1", "--subject", "orders.1")
+    assert "consumer c takes nothing on order.1: the stream's subjects are orders.*" in " ".join(told.split())
+    assert "takes nothing" not in run(broker, "create", "orders", "d", "--subject", "*.1")
+
+
+async def test_metrics_tell_of_each_consumer(tmp_path: Path) -> None:
+    http = f"127.0.0.1:{free_ports(1)[0]}"
+    with running_broker(tmp_path / "data", *api_options(), "--http", http) as broker:
+        async with aio.connect(broker.client_address) as client:
+            await fill(client)
+            await client.consumers.create("orders", "work", ack_pending_max=4)
+            await client.consumers.create("orders", "short", inactive_after=HOUR_S)
+            async with client.queue("orders", "work", create=False, follow=False, batch=1) as queue:
+                for _ in range(2):
+                    message = await anext(queue)
+                    await message.ack_sync()
+        with urllib.request.urlopen(f"http://{http}/metrics") as page:
+            lines = page.read().decode().splitlines()
+    of_work = 'stream="orders",partition="0",consumer="work"'
+    assert f"penstock_consumer_ack_floor_offset{{{of_work}}} 2" in lines
+    assert f'penstock_consumer_acks_total{{{of_work},kind="ack"}} 2' in lines
+    assert 'penstock_consumer_pending{stream="orders",partition="0",consumer="*"} 6' in lines

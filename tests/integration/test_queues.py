@@ -197,7 +197,12 @@ def test_arguments_that_cannot_be_are_refused_before_a_connection() -> None:
     for batch in (0, -1, 10_001):
         with pytest.raises(ValueError, match="batch"):
             queue_settings("orders", "work", **{**settings, "batch": batch})
-    with pytest.raises(TypeError, match="unheard"):
-        queue_settings("orders", "work", **{**settings, "config": {"unheard": 1}})
+    for given, meant in (
+        ("unheard", "ack_wait"),
+        ("max_deliver", "did you mean deliveries_max"),
+        ("ackwait", "ack_wait"),
+    ):
+        with pytest.raises(TypeError, match=rf"client\.queue has no option '{given}'.*{meant}"):
+            queue_settings("orders", "work", **{**settings, "config": {given: 1}})
     with pytest.raises(ValueError, match="ack_wait"):
         queue_settings("orders", "work", **{**settings, "config": {"ack_wait": 0}})

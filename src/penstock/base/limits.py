@@ -313,6 +313,7 @@ PRODUCERS_PER_ANSWER_MAX = 1_000  # per partition, in one page of a list
 GROUP_STREAMS_PER_ANSWER_MAX = 4_096  # pairs of group and stream in one page of a list
 
 # Consumers of JetStream's API, asked about over the socket
+READERS_MAX = 100_000  # consumers of JetStream's API at one broker, some 5 KB each
 CONSUMER_NAME_CHARS_MAX = 255  # as JetStream
 CONSUMER_PAUSE_UNTIL_US_MAX = 253_402_300_799_999_999  # the end of the year 9999, the last that JetStream can write
 CONSUMER_CONFIG_CHARS_MAX = 192 * KIB  # JSON: the filters and metadata that a consumer may have
@@ -606,6 +607,8 @@ RATE_LIMITED_LOG_INTERVAL_MS = 10_000  # interval of log lines of one kind that 
 # Metrics
 METRIC_PARTITIONS_MAX = 500  # with separate metrics: some 20 lines each; beyond it only sums
 METRIC_GROUP_OFFSETS_MAX = 2_000  # the same for offsets of groups, two lines each
+METRIC_STREAM_CONSUMERS_MAX = 100  # consumers of a partition with separate metrics, 16 lines each; others are summed
+METRIC_CONSUMERS_MAX = 1_000  # the same for all consumers of a broker
 DISK_PROBE_TIMEOUT_MS = 2_000  # time-out of a disk check
 HTTP_CONNECTIONS_MAX = 16  # few clients scrape a broker; each may hold one page
 HTTP_HEAD_BYTES_MAX = 8 * KIB  # of a request

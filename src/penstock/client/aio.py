@@ -983,10 +983,10 @@ class Client(OfThisProcess):
         It is the consumer `name` of JetStream's API, made if it is missing; `config` describes it, as in
         `client.consumers.create`: `subject`, `start`, `acks`, `ack_wait`, `deliveries_max`, `ack_pending_max`,
         `backoff`, `order_by` ("key", "subject", "token:N": messages alike in it are with one client at a time, in
-        order), `inactive_after`, `description`. With `create=False` it has to be there. Messages come over NATS, with
-        the rights of JetStream's API; up to `batch` of each partition are in this client's hand at a time. Without
-        `follow` it ends where nothing is left. `domain`: of JetStream's API, such as "penstock", where brokers do not
-        answer it as `$JS.API`. `timeout`: of connecting and of creating.
+        order), `dead_letters` (the stream for what it gives up), `inactive_after`, `description`. With `create=False`
+        it has to be there. Messages come over NATS, with the rights of JetStream's API; up to `batch` of each partition
+        are in this client's hand at a time. Without `follow` it ends where nothing is left. `domain`: of JetStream's
+        API, such as "penstock", where brokers do not answer it as `$JS.API`. `timeout`: of connecting and of creating.
         ConsumerExists: it is there with another config. ConsumerNotFound, StreamNotFound, Unavailable; RemoteError
         bad_request: JetStream's API refuses it.
         """

@@ -6,7 +6,7 @@ sequences are `offset + 1`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -16,6 +16,8 @@ from penstock.client.values import EARLIEST, LATEST, Start, microseconds_of
 
 ORDER_BY = "penstock.order_by"
 """Key of a consumer's metadata: what is with one client at a time (`key`, `subject` or `token:N`)."""
+DEAD_LETTERS = "penstock.dead_letters"
+"""Key of a consumer's metadata: the stream that stores the messages that the consumer gives up."""
 AckPolicy = Literal["explicit", "all", "none"]
 
 
@@ -30,6 +32,7 @@ def consumer_config(
     ack_pending_max: int | None = None,
     backoff: Sequence[float] = (),
     order_by: str | None = None,
+    dead_letters: str | None = None,
     inactive_after: float | None = None,
     description: str = "",
 ) -> dict[str, Any]:
@@ -46,11 +49,27 @@ def consumer_config(
         fields["max_ack_pending"] = whole_number("ack_pending_max", ack_pending_max)
     if backoff:
         fields["backoff"] = [_nanoseconds("backoff", one) for one in backoff]
-    if order_by is not None:
-        fields["metadata"] = {ORDER_BY: order_by}
+    if metadata := _metadata(order_by, dead_letters):
+        fields["metadata"] = metadata
     if description:
         fields["description"] = description
     return fields
+
+
+def with_fields(config: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with other fields of JetStream's, which win; of the metadata, key by key."""
+    metadata = {**config.get("metadata", {}), **(given.get("metadata") or {})}
+    return {**config, **given, **({"metadata": metadata} if metadata else {})}
+
+
+def _metadata(order_by: str | None, dead_letters: str | None) -> dict[str, str]:
+    """Return what Penstock's options are in the metadata. ValueError: an empty name of a stream."""
+    found = {} if order_by is None else {ORDER_BY: order_by}
+    if dead_letters is None:
+        return found
+    if not dead_letters:
+        raise ValueError("dead_letters is empty; give the name of a stream, or None for no dead letters")
+    return {**found, DEAD_LETTERS: dead_letters}
 
 
 def _durability(name: str, acks: str, inactive_after: float | None) -> dict[str, Any]:

@@ -97,13 +97,14 @@ class _Waiting:
 class LetterQueue:
     """Messages that one consumer has given up under one leadership. Times are elapsed µs."""
 
-    __slots__ = ("_refused", "_taken_from", "_waiting", "under_way")
+    __slots__ = ("_refused", "_taken_from", "_waiting", "stored", "under_way")
 
     def __init__(self) -> None:
         self._waiting = _Waiting()
         self._refused = _Waiting()  # each of these alone was refused
         self._taken_from = self._waiting  # the one under way
         self.under_way: Given | None = None
+        self.stored = 0  # letters, under this leadership
 
     def __len__(self) -> int:
         return len(self._waiting.given) + len(self._refused.given) + (self.under_way is not None)

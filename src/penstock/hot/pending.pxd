@@ -77,6 +77,10 @@ cdef class PendingTable:
     cdef readonly int64_t late
     cdef readonly int64_t unknown
     cdef readonly int64_t forged
+    cdef readonly int64_t naks
+    cdef readonly int64_t progressed
+    cdef readonly int64_t terms
+    cdef readonly int64_t redeliveries
     cdef public list samples
     cdef int64_t _sampled
     cdef bint is_touched

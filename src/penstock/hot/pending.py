@@ -121,9 +121,10 @@ class PendingTable:
         "_block_dues", "_block_ready", "_blocks_room", "_hash", "_key_counts", "_packed", "_sampled", "_settled",
         "_settled_begin", "_settled_end", "_text", "_waits", "_waits_count", "ack_pending", "acked", "acks_all",
         "begin", "changes", "clock_ms", "consumer_id", "count", "delivered", "dues", "ended", "firsts", "forged",
-        "generation", "hashes", "is_ordered", "is_touched", "lasts", "late", "marks", "max_deliver", "next_due_ms",
-        "next_offset", "offsets", "order", "origin_us", "parked", "parked_max", "pending_max", "ready",
-        "redelivered", "room", "sample_percent", "samples", "takes_settled", "tells_terminated", "unknown", "used",
+        "generation", "hashes", "is_ordered", "is_touched", "lasts", "late", "marks", "max_deliver", "naks",
+        "next_due_ms", "next_offset", "offsets", "order", "origin_us", "parked", "parked_max", "pending_max",
+        "progressed", "ready", "redelivered", "redeliveries", "room", "sample_percent", "samples", "takes_settled",
+        "tells_terminated", "terms", "unknown", "used",
     )  # fmt: skip
 
     def __init__(self, consumer_id: bytes, next_offset: _int, now_us: _int, clock_ms: _int = 0) -> None:
@@ -148,6 +149,8 @@ class PendingTable:
         self._settled: list[tuple[int, int]] = []
         self._settled_begin = self._settled_end = 0  # the run that may grow
         self.acked = self.late = self.unknown = self.forged = 0
+        self.naks = self.progressed = self.terms = 0  # of those that counted (`acked`)
+        self.redeliveries = 0
         self.samples: list[tuple[int, int, int, int]] = []
         self._sampled = 0
         self.is_touched = False  # by the acks that are being applied
@@ -411,6 +414,8 @@ class PendingTable:
     def deliver_again(self, index: _int, now_us: _int) -> None:
         """Enter another delivery of an entry, or the first one of a message that was parked."""
         self.tick(now_us)
+        if self.marks[index] >> _STATE_BITS:
+            self.redeliveries += 1
         self.redeliver(index)
         self.changes.note(_AGAIN, self.offsets[index], 0)
 
@@ -485,10 +490,12 @@ class PendingTable:
 
     def _apply(self, kind: _int, offset: _int, delay_us: _int, now_us: _int) -> None:
         if kind == _IN_PROGRESS:
+            self.progressed += 1
             self.tick(now_us)
             self.progress(self.find(offset))
             self.changes.note(_PROGRESS, offset, 0)
         elif kind == _NAK:
+            self.naks += 1
             index = self.find(offset)
             delay_ms = self.wait_ms(self.marks[index] >> _STATE_BITS) if delay_us < 0 else (delay_us + 999) // 1_000
             delay_ms = min(delay_ms, _DELAY_MS_MAX)
@@ -497,6 +504,8 @@ class PendingTable:
             self.nak(index, delay_ms)
             self.changes.note(_NAKKED, offset, delay_ms)
         else:
+            if kind == _TERM:
+                self.terms += 1
             if kind == _ACK and self.sample_percent:
                 self._sample(offset, now_us)
             if self.acks_all:
@@ -546,7 +555,7 @@ class PendingTable:
             self.dues[index] = _NEVER
 
     def end(self, offset: _int) -> bool:
-        """A message is not delivered any more, and stays pending until it is given up; False: it is not pending.
+        """A message is terminated, and stays pending until it is given up; False: it is not pending.
 
         It is not noted: the next leader delivers it again if it may.
         """
@@ -555,6 +564,8 @@ class PendingTable:
             return False
         self.set_state(index, _ENDED)
         self.dues[index] = _NEVER
+        self.acked += 1
+        self.terms += 1
         return True
 
     def has_ended(self, offset: _int) -> bool:

@@ -35,6 +35,7 @@ def jetstream_gateway(
     gateway.parts.append(readers)
     gateway.count_consumers = readers.count
     gateway.reader_numbers = readers.numbers
+    gateway.stored_numbers = readers.stored_numbers
     consumers = ConsumerApi(gateway, readers, new_name)
     gateway.handlers.update(consumers.handlers())
     gateway.talks.update(consumers.talks())

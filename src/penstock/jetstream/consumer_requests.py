@@ -15,6 +15,7 @@ code in its details.
 | `reset`   | CONSUMER.RESET           |
 | `delete`  | CONSUMER.DELETE          |
 | `export`  | none: CONSUMER.EXPORT is asked inside only |
+| `export_all` | none: CONSUMER.EXPORTS is asked inside only |
 | `restore` | none: CONSUMER.RESTORE is asked inside only |
 """
 
@@ -54,6 +55,7 @@ _CODES = {
 }
 """Error codes of JetStream's API that are more than a mistake in the request."""
 _Infos = Generator[Asked, list[Answered], list[dict[str, Any]]]
+_Page = Generator[Asked, list[Answered], tuple[AskConsumersResponse, list[dict[str, Any]]]]
 _encode = msgspec.json.Encoder().encode
 
 
@@ -72,13 +74,13 @@ def ask_consumers(gateway: Gateway, call: Call) -> None:
         if isinstance(answer, ApiError):
             outbox.reply(call.caller, _remote_error(answer))
             return
-        skip_next, infos = msgspec.json.decode(answer, type=tuple[int | None, list[dict[str, Any]]])
+        response, infos = msgspec.json.decode(answer, type=tuple[AskConsumersResponse, msgspec.Raw])
         try:
             call.authorize()  # rights may have changed meanwhile
         except RemoteError as refusal:
             outbox.reply(call.caller, refusal)
             return
-        outbox.reply(call.caller, AskConsumersResponse(skip_next=skip_next), _encode(infos))
+        outbox.reply(call.caller, response, bytes(infos))
 
     try:
         state, name = _led(gateway, request)
@@ -110,7 +112,7 @@ def _seen(gateway: Gateway, request: AskConsumersRequest, state: StreamState, na
     found = gateway.stream(name)
     if found is not None and real_ids(found.stream_id)[0] == state.stream_id:
         return True
-    if request.operation is ConsumerOperation.LIST:
+    if request.operation in (ConsumerOperation.LIST, ConsumerOperation.EXPORT_ALL):
         return False
     if state.config.is_internal:
         raise RemoteError(ErrorCode.BAD_REQUEST, f"{state.name!r} is a stream of Penstock's own, without consumers")
@@ -125,12 +127,13 @@ def _seen(gateway: Gateway, request: AskConsumersRequest, state: StreamState, na
 
 
 def _steps(gateway: Gateway, call: Call, request: AskConsumersRequest, state: StreamState, name: str) -> Conversation:
-    """Return JSON: the `skip` of the next page, and infos. Raise ApiError, RemoteError. `name` is empty if hidden."""
-    skip_next = None
+    """Return JSON: the response, and infos. Raise ApiError, RemoteError. `name` is empty if hidden."""
+    response = AskConsumersResponse()
     match request.operation:
         case ConsumerOperation.LIST:
-            infos = yield from _list(gateway, call, request, state, name)
-            skip_next = infos.pop()["skip_next"]
+            response, infos = yield from _list(gateway, call, request, state, name)
+        case ConsumerOperation.EXPORT_ALL:
+            response, infos = yield from _exports(gateway, call, request, state, name)
         case ConsumerOperation.INFO:
             infos = yield from _asked(gateway, call, name, "CONSUMER.INFO", request.consumer)
         case ConsumerOperation.CREATE:
@@ -159,7 +162,7 @@ def _steps(gateway: Gateway, call: Call, request: AskConsumersRequest, state: St
         case ConsumerOperation.DELETE:
             yield from _asked(gateway, call, name, "CONSUMER.DELETE", request.consumer)
             infos = []
-    return _encode((skip_next, infos))
+    return _encode((response, infos))
 
 
 def _asked(
@@ -180,14 +183,23 @@ def _asked(
     return [found]
 
 
-def _list(gateway: Gateway, call: Call, request: AskConsumersRequest, state: StreamState, name: str) -> _Infos:
-    """Return the infos of a page that the caller may see, and behind them `skip_next`."""
+def _list(gateway: Gateway, call: Call, request: AskConsumersRequest, state: StreamState, name: str) -> _Page:
+    """Return the infos of a page that the caller may see."""
     if not name:
-        return [{"skip_next": None}]
+        return AskConsumersResponse(), []
     (page,) = yield from _asked(gateway, call, name, "CONSUMER.LIST", "", {"offset": request.skip})
     end = page["offset"] + page["limit"]
     seen = [one for one in page["consumers"] if call.auth.may_see_consumer(state, one["name"])]
-    return [*seen, {"skip_next": end if end < page["total"] else None}]
+    return AskConsumersResponse(skip_next=end if end < page["total"] else None), seen
+
+
+def _exports(gateway: Gateway, call: Call, request: AskConsumersRequest, state: StreamState, name: str) -> _Page:
+    """Return the exports of a page that the caller may see."""
+    if not name:
+        return AskConsumersResponse(), []
+    (page,) = yield from _asked(gateway, call, name, "CONSUMER.EXPORTS", request.consumer)
+    seen = [one for one in page["exports"] if call.auth.may_see_consumer(state, one["name"])]
+    return AskConsumersResponse(after_next=page["after_next"]), seen
 
 
 def _checked_config(gateway: Gateway, call: Call, request: AskConsumersRequest, state: StreamState) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -79,6 +79,9 @@ from penstock.node.partition.partition import Shown
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.security.access import Authorization
 from penstock.node.step import NatsAnswers, Payload
+
+if TYPE_CHECKING:
+    from penstock.jetstream.readers.stored.numbers import ConsumerNumbers
 
 GATEWAY_GROUP = (1 << GROUP_BITS) - 1
 """The lower bits of its subscriptions' ids: all requests of one read are one group. Partitions count from 1."""
@@ -207,6 +210,7 @@ class Gateway:
         self.seconds: dict[str, Histogram] = {}  # from requests until their answers, in µs, by operation
         self.count_consumers: Callable[[StreamState], int] = lambda state: 0
         self.reader_numbers: Callable[[], ReaderNumbers] = lambda: NO_READERS
+        self.stored_numbers: Callable[[], Iterator[ConsumerNumbers]] = lambda: iter(())
         # by operation; of requests without a stream, and of those about a stream that is led here
         self.handlers: dict[str, Handler] = {}
         self.talks: dict[str, Talk] = {}  # by operation; those that the socket API asks for, too

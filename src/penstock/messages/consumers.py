@@ -36,15 +36,17 @@ class ConsumerOperation(StrEnum):
     RESET = "reset"
     DELETE = "delete"
     EXPORT = "export"
+    EXPORT_ALL = "export_all"
     RESTORE = "restore"
 
 
 class AskConsumersRequest(Request, frozen=True, kw_only=True):
-    """Ask about the consumers of a partition; `consumer` names one of them, but for `list`.
+    """Ask about the consumers of a partition; `consumer` names one of them, but for `list` and `export_all`.
 
     | operation | fields                                                                                   |
     |-----------|------------------------------------------------------------------------------------------|
     | `list`    | `skip`: how many consumers, in the order of their names, earlier pages have had          |
+    | `export_all` | `consumer`: the name behind which the page begins; empty: it is the first page        |
     | `create`  | `config`: JSON, as `config` of JetStream's CONSUMER.CREATE, without a `deliver_subject`  |
     | `pause`   | `until_us`: nothing is delivered until then; None: it goes on now                        |
     | `reset`   | `next_offset`: where it goes on; None: behind what it has delivered                      |
@@ -70,12 +72,14 @@ class AskConsumersRequest(Request, frozen=True, kw_only=True):
 class AskConsumersResponse(Response, frozen=True, kw_only=True):
     """The raw part is a JSON array of infos: those of a page, or that of the consumer as it is now; none if deleted.
 
-    Of an export it is a JSON array of one `ExportedConsumer`.
+    Of an export it is a JSON array of one `ExportedConsumer`; of `export_all` of those of a page.
 
-    `skip_next`: `skip` of the next page; None: this is the last one.
+    `skip_next`: `skip` of the next page of a list, `after_next`: `consumer` of the next one of `export_all`; None: this
+    is the last one.
     """
 
     skip_next: Int32Field | None = None
+    after_next: ConsumerNameField | None = None
 
 
 EXPORT_FORMAT = 1

@@ -388,7 +388,7 @@ class ClusterImage:
         if OwnedStreams.of(before) == OwnedStreams.of(state):
             return replace(self, streams=streams, names=names, heads=heads)
         owned = dict(self.owned)
-        if _is_owned(state, self.users):
+        if owner_of(state, self.users) is not None:
             owned[state.owner] = owned[state.owner].plus(OwnedStreams.of(before, -1)).plus(OwnedStreams.of(state))
         return replace(self, streams=streams, names=names, heads=heads, owned=owned)
 
@@ -409,7 +409,7 @@ class ClusterImage:
         return replace(self, users=self.users.without(name), owned=owned)
 
     def _owning(self, state: StreamState, by: int) -> Mapping[str, OwnedStreams]:
-        if not _is_owned(state, self.users):
+        if owner_of(state, self.users) is None:
             return self.owned
         owned = dict(self.owned)
         now = owned.pop(state.owner, OwnedStreams()).plus(OwnedStreams.of(state, by))
@@ -422,15 +422,15 @@ def owned_by(streams: Iterable[StreamState], users: Mapping[str, User]) -> Mappi
     """Return the usage of these users, by the streams that they created."""
     owned: dict[str, OwnedStreams] = {}
     for state in streams:
-        if _is_owned(state, users):
+        if owner_of(state, users) is not None:
             owned[state.owner] = owned.get(state.owner, OwnedStreams()).plus(OwnedStreams.of(state))
     return owned
 
 
-def _is_owned(state: StreamState, users: Mapping[str, User]) -> bool:
-    """True if the stream's owner exists; a user created later has only the same name."""
+def owner_of(state: StreamState, users: Mapping[str, User]) -> User | None:
+    """Return the user who created the stream, if it exists; a user created later has only the same name."""
     owner = users.get(state.owner) if state.owner else None
-    return owner is not None and owner.made_index < state.stream_id
+    return owner if owner is not None and owner.made_index < state.stream_id else None
 
 
 def loads_of(streams: Iterable[StreamState]) -> Mapping[BrokerId, BrokerLoad]:

@@ -53,30 +53,20 @@ class CarriedConsumer(NamedTuple):
 def read_consumers(client: Client, info: StreamInfo, timeout_s: float, note: Note) -> list[CarriedConsumer]:
     """Return the consumers of a stream, by partition and name; note those that are left out."""
     try:
-        found = client.consumers.all(info, timeout=timeout_s)
+        found = [
+            CarriedConsumer(number, one)
+            for number in range(max(1, len(info.partitions)))
+            for one in client.consumers.export_all(info, partition=number, timeout=timeout_s)
+        ]
     except RemoteError as error:
         if error.code not in _NOTED:
             raise
         if error.code != ErrorCode.JETSTREAM_OFF or error.details.get("has_consumers"):
             note(f"note: the consumers of stream {info.name} are left out: {error.message}")
         return []
-    carried: list[CarriedConsumer] = []
-    refused: dict[str, str] = {}
-    for one in found:
-        if not is_kept(one.config):
-            refused[one.name] = "it is not durable and has no acks, so it ends with its clients"
-            continue
-        try:
-            exported = client.consumers.export(info, one.name, partition=one.partition, timeout=timeout_s)
-        except RemoteError as error:
-            if error.code == ErrorCode.CONSUMER_NOT_FOUND:
-                continue  # deleted meanwhile
-            if error.code not in _NOTED:
-                raise
-            refused[one.name] = error.message
-        else:
-            carried.append(CarriedConsumer(one.partition, exported))
-    _tell(info, refused, note)
+    carried = [one for one in found if is_kept(one.exported.config)]
+    why = "it is not durable and has no acks, so it ends with its clients"
+    _tell(info, {one.exported.name: why for one in found if not is_kept(one.exported.config)}, note)
     return carried
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.base.limits import METRIC_GROUP_OFFSETS_MAX, METRIC_PARTITIONS_MAX
+from penstock.base.limits import (
+    METRIC_CONSUMERS_MAX,
+    METRIC_GROUP_OFFSETS_MAX,
+    METRIC_PARTITIONS_MAX,
+    METRIC_STREAM_CONSUMERS_MAX,
+)
 from penstock.base.meters import Metric
 from penstock.broker.observability.metrics import METRICS as OF_BROKER
 from penstock.node.metrics import METRICS as OF_NODE
@@ -24,6 +29,11 @@ If there are more, those of each stream are aggregated, with `partition="*"`.
 If there are more streams than that, everything is aggregated, with `stream="*"`.
 Then offsets and sizes are sums, ages and epochs the highest, `isr_size` the lowest.
 Up to {METRIC_GROUP_OFFSETS_MAX:,} offsets of groups are reported one by one, and more in the same way.
+
+Up to {METRIC_STREAM_CONSUMERS_MAX} durable consumers of a partition, the oldest, are reported one by one.
+They are {METRIC_CONSUMERS_MAX:,} of a broker at most.
+All others of the partition are aggregated, with `consumer="*"`: `ack_floor_offset` is the lowest, the rest are sums.
+Counters of consumers begin at 0 with each leadership of their partition, but `deliveries_total`.
 
 """
 

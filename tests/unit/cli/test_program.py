@@ -79,6 +79,7 @@ def test_what_is_said_of_a_missing_distribution_is_what_it_says_itself() -> None
     [
         (["read", "a", "--json"], "No such option: --json. Write --format json"),
         (["stream", "create", "a", "--subject", "b"], "No such option: --subject. Give SUBJECT as an argument"),
+        (["consumer", "create", "a", "c", "--filter", "b"], "No such option: --filter. Write --subject PATTERN"),
         (["stream", "count", "a", "--subject", "b"], "No such option: --subject. Give SUBJECT as an argument"),
         (["read", "a", "--timeout", "0"], "'--timeout': 0 must be more than 0"),
         (["read", "a", "--from", "x"], "'--from': 'x' is no place in the log"),

@@ -16,6 +16,7 @@ from penstock.consumers.config import AckConfig
 from penstock.consumers.rows import encode_config, encode_snapshot
 from penstock.consumers.state import CARRIED_CLOCK_MS_MAX, CARRIED_NUMBER_MAX
 from penstock.hot.pending import PendingTable
+from penstock.jetstream.readers import handlers
 from penstock.messages import AskConsumersResponse, ExportedConsumer
 from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
 from tests.unit.jetstream.test_consumer_requests import READ, guarded, request
@@ -223,3 +224,37 @@ def test_who_may_see_a_consumer_may_export_it_and_needs_more_to_restore_it() -> 
     with asking(broker, "bob"):
         assert b64decode(asked(broker, "export", "d")["state"])
         assert refusal(broker, "e", config={**config, "durable_name": "e"}).code == ErrorCode.NOT_AUTHORIZED
+
+
+def exports(broker: ReaderBroker, after: str = "") -> tuple[list[str], str | None]:
+    """The names of a page, and behind which name the next one begins."""
+    caller = broker.request(request(broker, "export_all", after, stream="s"))
+    answer = broker.answer(caller, AskConsumersResponse)
+    found = msgspec.json.decode(bytes(broker.payloads[caller]), type=list[ExportedConsumer])
+    return [one.name for one in found], answer.after_next
+
+
+def test_all_are_exported_in_pages_that_deletions_do_not_move(
+    broker: ReaderBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "INFOS_PER_ANSWER", 2)
+    for name in "abcde":
+        broker.durable("s", name)
+    broker.consumer("s", "f")
+    assert exports(broker) == (["a", "b"], "b")
+    broker.api("CONSUMER.DELETE.s.a")
+    broker.api("CONSUMER.DELETE.s.b")
+    assert exports(broker, "b") == (["c", "d"], "d")
+    assert exports(broker, "d") == (["e", "f"], None)
+    assert exports(broker, "f") == ([], None)
+    broker.pulled("s", "c", 2)
+    (one,) = (one for one in all_of(broker) if one.name == "c")
+    assert one == exported(broker, "c")
+    monkeypatch.setattr(handlers, "EXPORTS_BYTES_MAX", 1)
+    assert exports(broker) == (["c"], "c")
+
+
+def all_of(broker: ReaderBroker) -> list[ExportedConsumer]:
+    caller = broker.request(request(broker, "export_all", "b", stream="s"))
+    broker.answer(caller, AskConsumersResponse)
+    return msgspec.json.decode(bytes(broker.payloads[caller]), type=list[ExportedConsumer])

@@ -36,7 +36,7 @@ def exported(name: str, **config: Any) -> ExportedConsumer:
 
 
 class Consumers:
-    """`client.consumers` of one stream, of which three calls are used. `errors`: of export and restore, by name."""
+    """`client.consumers` of one stream, of which two calls are used. `errors`: of restore, by name."""
 
     def __init__(self, *held: ExportedConsumer, errors: Mapping[str, Exception] | None = None) -> None:
         self.held = {one.name: one for one in held}
@@ -44,17 +44,11 @@ class Consumers:
         self.hidden: Exception | None = None
         self.restored: list[tuple[int, ExportedConsumer]] = []
 
-    def all(self, stream: StreamInfo, *, timeout: float) -> list[Any]:
-        assert (stream, timeout) == (INFO, TIMEOUT_S)
+    def export_all(self, stream: StreamInfo, *, partition: int, timeout: float) -> list[ExportedConsumer]:
+        assert (stream, partition, timeout) == (INFO, 0, TIMEOUT_S)
         if self.hidden is not None:
             raise self.hidden
-        return [SimpleNamespace(name=one.name, partition=1, config=one.config) for one in self.held.values()]
-
-    def export(self, stream: StreamInfo, name: str, *, partition: int, timeout: float) -> ExportedConsumer:
-        assert (stream, partition, timeout) == (INFO, 1, TIMEOUT_S)
-        if name in self.errors:
-            raise self.errors[name]
-        return self.held[name]
+        return list(self.held.values())
 
     def restore(self, stream: StreamInfo, one: ExportedConsumer, *, partition: int, timeout: float) -> None:
         assert (stream, timeout) == (INFO, TIMEOUT_S)
@@ -67,7 +61,7 @@ def read(consumers: Consumers) -> tuple[list[str], list[str]]:
     notes: list[str] = []
     client = cast(Client, SimpleNamespace(consumers=consumers))
     found = read_consumers(client, INFO, TIMEOUT_S, notes.append)
-    assert all(one.partition == 1 for one in found)
+    assert all(one.partition == 0 for one in found)
     return [one.exported.name for one in found], notes
 
 
@@ -85,11 +79,6 @@ def test_a_consumer_that_ends_with_its_clients_is_named() -> None:
     assert found == ["d", "e", "f"]
     text = "it is not durable and has no acks, so it ends with its clients"
     assert notes == [f"note: consumer short of stream orders is left out: {text}"]
-
-
-def test_one_that_is_deleted_meanwhile_is_no_note() -> None:
-    gone = RemoteError(ErrorCode.CONSUMER_NOT_FOUND, "consumer not found")
-    assert read(Consumers(exported("a"), exported("b"), errors={"a": gone})) == (["b"], [])
 
 
 def test_brokers_without_the_api_have_none_unless_some_are_stored() -> None:
@@ -124,8 +113,10 @@ def test_what_is_no_refusal_ends_the_run() -> None:
     for error in (Unavailable("no broker"), RemoteError(ErrorCode.NOT_YET, "ask again")):
         with pytest.raises(type(error)):
             restore(Consumers(errors={"a": error}), "a")
+        consumers = Consumers(exported("a"))
+        consumers.hidden = error
         with pytest.raises(type(error)):
-            read(Consumers(exported("a"), errors={"a": error}))
+            read(consumers)
 
 
 def test_a_consumer_has_as_many_replicas_as_its_new_stream() -> None:

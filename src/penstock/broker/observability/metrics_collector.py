@@ -16,6 +16,7 @@ from penstock.base import limits
 from penstock.base.meters import Families, Family, Histogram, Sample, single
 from penstock.broker.driver import Driver
 from penstock.broker.observability import metrics
+from penstock.broker.observability.consumer_metrics import consumer_families
 from penstock.broker.observability.otlp import Exporter
 from penstock.broker.process.running_timeout import RunningTimeout
 from penstock.broker.security.certificates import CertificateFile
@@ -23,6 +24,7 @@ from penstock.broker.security.nats_credentials import TlsFiles
 from penstock.broker.socket_api.request_meters import name_of
 from penstock.hot import is_compiled
 from penstock.jetstream.gateway import NO_READERS
+from penstock.jetstream.partition_streams import real_ids
 from penstock.node.step import Lane
 
 _LOOP_LAG_INTERVAL_MS = 200  # interval of measurements of the event loop's lag
@@ -218,6 +220,14 @@ class BrokerMetricsCollector:
         results = {"stored": readers.letters_stored, "failed": readers.letters_failed}
         yield Family(metrics.LETTERS, [Sample((result,), count) for result, count in results.items()])
         yield single(metrics.READER_TOO_LARGE, readers.too_large)
+        yield from consumer_families(iter(()) if api is None else api.stored_numbers(), self._place_of)
+
+    def _place_of(self, api_stream_id: int) -> tuple[str, str] | None:
+        """Return the name of a stream and the partition by the id in JetStream's API; None: it is deleted."""
+        stream_id, partition = real_ids(api_stream_id)
+        api = self._driver.gateway
+        state = None if api is None else api.node.image.streams.get(stream_id)
+        return None if state is None else (state.name, str(partition))
 
     def _clients(self) -> Families:
         server = self._driver.server

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.base.errors import ErrorCode
-from penstock.base.units import parse_duration_us, utc_text
-from penstock.cli.terminal import output, places
-from penstock.cli.terminal.completing import complete_consumer, complete_stream
+from penstock.base.units import utc_text
+from penstock.cli.stream.consumer_options import (
+    Acks,
+    AckWait,
+    Begin,
+    ConsumerArgument,
+    ConsumerPartition,
+    DeadLetters,
+    Description,
+    InactiveAfter,
+    MaxAckPending,
+    MaxDeliver,
+    NewConsumer,
+    OrderBy,
+    StreamOrAll,
+    Subjects,
+    place_given,
+    seconds_given,
+)
+from penstock.cli.stream.consumer_views import advised, consumer_row, print_table, show, taking_nothing, told
+from penstock.cli.terminal import output
 from penstock.cli.terminal.confirming import confirm
-from penstock.cli.terminal.failure import advising, clearly, printable, say, say_note
+from penstock.cli.terminal.failure import clearly, printable, say, say_note
 from penstock.cli.terminal.help import Command, Group
-from penstock.cli.terminal.names import consumer_name, stream_name
 from penstock.cli.terminal.options import (
     DEFAULT_TIMEOUT,
     Debug,
@@ -34,7 +47,6 @@ from penstock.cli.terminal.standard_streams import need_stdout
 if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
     from penstock.client.consume.stream_consumers import ConsumerInfo
-    from penstock.client.values import Start
 
 app = typer.Typer(
     cls=Group,
@@ -54,52 +66,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_ConsumerArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="CONSUMER",
-        help="The consumer's name.",
-        callback=consumer_name,
-        autocompletion=complete_consumer,
-    ),
-]
-_Partition = Annotated[
-    int | None,
-    typer.Option(
-        "--partition",
-        metavar="N",
-        min=0,
-        help="The consumer's partition; needed if the stream has several.",
-    ),
-]
-_StreamOrAll = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[STREAM]",
-        help="Only of this stream.  Default: of all.",
-        callback=stream_name,
-        autocompletion=complete_stream,
-    ),
-]
-_NUMBERS = ("partition", "pending", "unacked", "redelivered", "waiting")
-_LEFT_OUT_FIRST = ("redelivered", "waiting", "kind", "partition")
-
-
-@contextmanager
-def _advised(stream: str | None) -> Iterator[None]:
-    """Say what to do about errors of all these commands."""
-    where = "STREAM" if stream is None else stream
-    with (
-        advising(ErrorCode.CONSUMER_NOT_FOUND, f"`penstock consumer ls {where}` shows those that there are"),
-        advising(ErrorCode.CONSUMER_EXISTS, "take another name, or delete it first"),
-    ):
-        yield
-
 
 @clearly
 def list_consumers(
     ctx: typer.Context,
-    stream: _StreamOrAll = None,
+    stream: StreamOrAll = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -111,13 +82,13 @@ def list_consumers(
     more than once. waiting: requests of clients that wait for messages.
     """
     need_stdout()
-    with _advised(stream), connected(ctx, server, timeout) as (client, seconds):
+    with advised(stream), connected(ctx, server, timeout) as (client, seconds):
         found = _all(client, stream, seconds)
     if as_json:
         for one in found:
-            output.print_json(_told(one))
+            output.print_json(told(one))
     elif found:
-        _print_table([_row(one) for one in found])
+        print_table([consumer_row(one) for one in found])
     else:
         say_note(
             "no consumers; a NATS client makes them, or `penstock consumer create STREAM CONSUMER`"
@@ -133,55 +104,12 @@ def _all(client: Client, stream: str | None, seconds: float) -> list[ConsumerInf
     return [one for info in infos for one in client.consumers.all(info, timeout=seconds)]
 
 
-def _row(one: ConsumerInfo) -> dict[str, str]:
-    return {
-        "stream": one.stream,
-        "partition": str(one.partition),
-        "consumer": one.name,
-        "kind": _kind(one),
-        "acks": one.ack_policy,
-        "pending": output.count_text(one.pending),
-        "unacked": output.count_text(one.ack_pending),
-        "redelivered": output.count_text(one.redelivered),
-        "waiting": output.count_text(one.waiting),
-        "state": _state(one),
-    }
-
-
-def _kind(one: ConsumerInfo) -> str:
-    return f"{'durable' if one.is_durable else 'ephemeral'} {'push' if one.is_push else 'pull'}"
-
-
-def _state(one: ConsumerInfo) -> str:
-    """Return why it delivers nothing; empty if it does."""
-    if one.paused_until is not None:
-        return "paused"
-    return "full: waits for acks" if one.is_full else ""
-
-
-def _print_table(rows: list[dict[str, str]]) -> None:
-    console = output.console()
-    if all(row["partition"] == "0" for row in rows):
-        rows = [{title: text for title, text in row.items() if title != "partition"} for row in rows]
-    rows = [{title: printable(text) for title, text in row.items()} for row in rows]
-    titles = output.fitting(rows, console.width, left_out_first=_LEFT_OUT_FIRST)
-    table = output.table(*titles, right=_NUMBERS)
-    for row in rows:
-        table.add_row(*(output.cell(row[title]) for title in titles))
-    console.print(table)
-
-
-def _told(one: ConsumerInfo) -> dict[str, Any]:
-    """Return a consumer for JSON."""
-    return {**one._asdict(), "is_full": one.is_full}
-
-
 @clearly
 def info(
     ctx: typer.Context,
     stream: StreamArgument,
-    consumer: _ConsumerArgument,
-    partition: _Partition = None,
+    consumer: ConsumerArgument,
+    partition: ConsumerPartition = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -194,69 +122,17 @@ def info(
     last delivered message; all that the consumer takes before acked_end is acked.
     """
     need_stdout()
-    with _advised(stream), connected(ctx, server, timeout) as (client, seconds):
-        _show(client.consumers.info(stream, consumer, partition=partition, timeout=seconds), as_json=as_json)
-
-
-def _show(one: ConsumerInfo, *, as_json: bool) -> None:
-    if as_json:
-        output.print_json(_told(one))
-        return
-    pending_max = "" if one.ack_pending_max is None else f", at most {output.count_text(one.ack_pending_max)}"
-    last = "" if one.last_delivered is None else f", last {one.last_delivered:%Y-%m-%d %H:%M:%SZ}"
-    facts = {
-        "consumer": f"{one.name} of stream {one.stream}" + (f", partition {one.partition}" if one.partition else ""),
-        "kind": f"{_kind(one)}, acks: {one.ack_policy}",
-        "created": f"{one.created:%Y-%m-%d %H:%M:%SZ}",
-        "takes": ", ".join(one.filters) or "all messages",
-        "state": _state_line(one),
-        "delivered": f"up to offset {one.next_offset} ({output.count_text(one.deliveries)} deliveries{last})",
-        "acked": "" if one.ack_policy == "none" else f"all before offset {one.acked_end}",
-        "pending": f"{output.count_text(one.pending)} not delivered yet",
-        "unacked": ""
-        if one.ack_policy == "none"
-        else f"{output.count_text(one.ack_pending)}{pending_max}; {output.count_text(one.redelivered)} delivered again",
-        "waiting": f"{output.count_text(one.waiting)} requests of clients",
-        "order by": one.order_by or "",
-        "dead letters": _letters_line(one),
-    }
-    width = max(map(len, facts))
-    for title, text in facts.items():
-        if text:
-            say(f"{title:<{width}}  {printable(text)}")
-    say(f"{'config':<{width}}  {printable(json.dumps(_plain_config(one.config)))}")
-
-
-def _letters_line(one: ConsumerInfo) -> str:
-    if one.dead_letters is None:
-        return ""
-    waiting = f"; {output.count_text(one.dead_letters_waiting)} wait" if one.dead_letters_waiting else ""
-    return f"to stream {one.dead_letters}{waiting}" + (f": {one.dead_letters_error}" if one.dead_letters_error else "")
-
-
-def _state_line(one: ConsumerInfo) -> str:
-    if one.paused_until is not None:
-        from penstock.client.consume.stream_consumers import UNTIL_RESUMED
-
-        if one.paused_until >= UNTIL_RESUMED:
-            return f"paused; go on with `penstock consumer resume {one.stream} {one.name}`"
-        return f"paused until {one.paused_until:%Y-%m-%d %H:%M:%SZ}"
-    if one.is_full:
-        return "full: it delivers nothing new until messages are acked; are its clients still there?"
-    return "delivers"
-
-
-def _plain_config(config: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if value not in ("", [], {}, None)}
+    with advised(stream), connected(ctx, server, timeout) as (client, seconds):
+        show(client.consumers.info(stream, consumer, partition=partition, timeout=seconds), as_json=as_json)
 
 
 @clearly
 def peek(
     ctx: typer.Context,
     stream: StreamArgument,
-    consumer: _ConsumerArgument,
+    consumer: ConsumerArgument,
     count: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, max=1000, help="How many messages.")] = 10,
-    partition: _Partition = None,
+    partition: ConsumerPartition = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -270,7 +146,7 @@ def peek(
     from penstock.cli.messages.rows import json_row
 
     need_stdout()
-    with _advised(stream), connected(ctx, server, timeout) as (client, seconds):
+    with advised(stream), connected(ctx, server, timeout) as (client, seconds):
         found = client.consumers.peek(stream, consumer, count, partition=partition, timeout=seconds)
     if as_json:
         for message in found:
@@ -295,71 +171,18 @@ _VALUE_CELLS = 60
 def create(
     ctx: typer.Context,
     stream: StreamArgument,
-    consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="The consumer's name.", callback=consumer_name)],
-    subject: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--subject",
-            metavar="PATTERN",
-            help="Only messages on these subjects, such as 'orders.*'; may be given several times.",
-            show_default=False,
-        ),
-    ] = None,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="PLACE",
-            help="Begin here: earliest, latest (what comes from now on), an offset, an age such as 30s or '5m ago', or "
-            "a time (UTC, if it names no zone).",
-        ),
-    ] = "earliest",
-    acks: Annotated[
-        str,
-        typer.Option(
-            "--acks",
-            metavar="explicit|all|none",
-            help="explicit: each message is acked; all: an ack counts for all before it; none: a delivered message is "
-            "done.",
-        ),
-    ] = "explicit",
-    ack_wait: Annotated[
-        str | None,
-        typer.Option(
-            "--ack-wait", metavar="DURATION", help="Deliver again without an ack in this time.  Default: 30s."
-        ),
-    ] = None,
-    deliveries_max: Annotated[
-        int | None,
-        typer.Option("--max-deliver", metavar="N", min=1, help="Deliver a message so often at most."),
-    ] = None,
-    ack_pending_max: Annotated[
-        int | None,
-        typer.Option(
-            "--max-ack-pending",
-            metavar="N",
-            min=1,
-            help="Deliver nothing new while so many messages have no ack.  Default: 1,000.",
-        ),
-    ] = None,
-    order_by: Annotated[
-        str | None,
-        typer.Option(
-            "--order-by",
-            metavar="key|subject|token:N",
-            help="Messages alike in this are with one client at a time, in order.",
-        ),
-    ] = None,
-    inactive_after: Annotated[
-        str | None,
-        typer.Option(
-            "--inactive-after",
-            metavar="DURATION",
-            help="Delete it after so long without a client.  Default: it stays (with acks), or 5s (without).",
-        ),
-    ] = None,
-    description: Annotated[str, typer.Option("--description", metavar="TEXT", help="What it is for.")] = "",
-    partition: _Partition = None,
+    consumer: NewConsumer,
+    subject: Subjects = None,
+    start: Begin = "earliest",
+    acks: Acks = "explicit",
+    ack_wait: AckWait = None,
+    deliveries_max: MaxDeliver = None,
+    ack_pending_max: MaxAckPending = None,
+    order_by: OrderBy = None,
+    dead_letters: DeadLetters = None,
+    inactive_after: InactiveAfter = None,
+    description: Description = "",
+    partition: ConsumerPartition = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -371,12 +194,9 @@ def create(
     """
     if acks not in ("explicit", "all", "none"):
         raise typer.BadParameter(f"--acks {acks}: give explicit, all or none")
-    begin, wait_s, inactive_s = (
-        _place(start, "--from"),
-        _seconds(ack_wait, "--ack-wait"),
-        _seconds(inactive_after, "--inactive-after"),
-    )
-    with _advised(stream), connected(ctx, server, timeout) as (client, seconds):
+    begin = place_given(start, "--from")
+    wait_s, inactive_s = seconds_given(ack_wait, "--ack-wait"), seconds_given(inactive_after, "--inactive-after")
+    with advised(stream), connected(ctx, server, timeout) as (client, seconds):
         made = client.consumers.create(
             stream,
             consumer,
@@ -387,52 +207,41 @@ def create(
             deliveries_max=deliveries_max,
             ack_pending_max=ack_pending_max,
             order_by=order_by,
+            dead_letters=dead_letters,
             inactive_after=inactive_s,
             description=description,
             partition=partition,
             timeout=seconds,
         )
-    _show(made, as_json=as_json)
-
-
-def _seconds(text: str | None, option: str) -> float | None:
-    if text is None:
-        return None
-    try:
-        return parse_duration_us(text) / 1e6
-    except ValueError as error:
-        raise typer.BadParameter(f"{option}: {error}") from None
-
-
-def _place(text: str, option: str) -> Start:
-    place = places.parse_place(text, option, takes_last=False)
-    if isinstance(place, places.LastMessages):
-        raise typer.BadParameter("give earliest, latest, an offset, an age or a time: -N changes with each new message")
-    return place
+        subjects = client.stream(stream, timeout=seconds).config.held_subjects if subject else ()
+    for one in taking_nothing(made.filters, subjects) if subject else ():
+        held = printable(", ".join(subjects))
+        say_note(f"note: consumer {consumer} takes nothing on {one}: the stream's subjects are {held}")
+    show(made, as_json=as_json)
 
 
 @clearly
 def pause(
     ctx: typer.Context,
     stream: StreamArgument,
-    consumer: _ConsumerArgument,
+    consumer: ConsumerArgument,
     for_: Annotated[
         str | None,
         typer.Option("--for", metavar="DURATION", help="For so long, such as 30m.  Default: until it is resumed."),
     ] = None,
-    partition: _Partition = None,
+    partition: ConsumerPartition = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
     """Have a consumer deliver nothing for a while. Its clients stay connected, and acks count."""
-    seconds_paused = _seconds(for_, "--for")
+    seconds_paused = seconds_given(for_, "--for")
     until = None if seconds_paused is None else timedelta(seconds=seconds_paused)
-    with _advised(stream), connected(ctx, server, timeout) as (client, seconds):
+    with advised(stream), connected(ctx, server, timeout) as (client, seconds):
         found = client.consumers.pause(stream, consumer, until, partition=partition, timeout=seconds)
     if as_json:
-        output.print_json(_told(found))
+        output.print_json(told(found))
         return
     how_long = "until it is resumed" if until is None else f"until {_moment(found.paused_until)}"
     say(f"consumer {consumer} of stream {stream} is paused {how_long}")
@@ -446,18 +255,18 @@ def _moment(moment: datetime | None) -> str:
 def resume(
     ctx: typer.Context,
     stream: StreamArgument,
-    consumer: _ConsumerArgument,
-    partition: _Partition = None,
+    consumer: ConsumerArgument,
+    partition: ConsumerPartition = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
     """Have a paused consumer go on."""
-    with _advised(stream), connected(ctx, server, timeout) as (client, seconds):
+    with advised(stream), connected(ctx, server, timeout) as (client, seconds):
         found = client.consumers.resume(stream, consumer, partition=partition, timeout=seconds)
     if as_json:
-        output.print_json(_told(found))
+        output.print_json(told(found))
     else:
         say(f"consumer {consumer} of stream {stream} goes on; {output.count_text(found.pending)} messages are pending")
 
@@ -466,7 +275,7 @@ def resume(
 def reset(
     ctx: typer.Context,
     stream: StreamArgument,
-    consumer: _ConsumerArgument,
+    consumer: ConsumerArgument,
     to: Annotated[
         str | None,
         typer.Option(
@@ -476,7 +285,7 @@ def reset(
             "names no zone).  Default: behind what it has delivered.",
         ),
     ] = None,
-    partition: _Partition = None,
+    partition: ConsumerPartition = None,
     yes: Yes = False,
     as_json: Json = False,
     server: Server = None,
@@ -487,8 +296,8 @@ def reset(
 
     Only a consumer that began at `earliest` goes anywhere; one that began at an offset or a time, not before that.
     """
-    place = None if to is None else _place(to, "--to")
-    with _advised(stream), connected(ctx, server, timeout) as (client, seconds):
+    place = None if to is None else place_given(to, "--to")
+    with advised(stream), connected(ctx, server, timeout) as (client, seconds):
         before = client.consumers.info(stream, consumer, partition=partition, timeout=seconds)
         if not yes:
             unacked = f", and forget {output.count_text(before.ack_pending)} deliveries" if before.ack_pending else ""
@@ -499,7 +308,7 @@ def reset(
             )
         found = client.consumers.reset(stream, consumer, place, partition=partition, timeout=seconds)
     if as_json:
-        output.print_json(_told(found))
+        output.print_json(told(found))
     else:
         pending = output.count_text(found.pending)
         say(f"consumer {consumer} of stream {stream} goes on: {pending} messages are pending; it was at offset "
@@ -510,15 +319,15 @@ def reset(
 def delete(
     ctx: typer.Context,
     stream: StreamArgument,
-    consumer: _ConsumerArgument,
-    partition: _Partition = None,
+    consumer: ConsumerArgument,
+    partition: ConsumerPartition = None,
     yes: Yes = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
     """Delete a consumer, and what it knows of deliveries and acks. Asks first. The messages stay."""
-    with _advised(stream), connected(ctx, server, timeout) as (client, seconds):
+    with advised(stream), connected(ctx, server, timeout) as (client, seconds):
         found = client.consumers.info(stream, consumer, partition=partition, timeout=seconds)
         if not yes:
             lost = f"; {output.count_text(found.ack_pending)} messages have no ack yet" if found.ack_pending else ""
@@ -543,6 +352,9 @@ for _name, _command, _lines in (
             "penstock consumer create orders eu --subject 'orders.eu.*' --ack-wait 1m --max-deliver 5",
             "# each customer's orders in order, with many workers",
             "penstock consumer create orders mail --order-by key",
+            "# what three deliveries did not get done is kept in another stream",
+            "penstock stream create orders-dead 'penstock.dead.orders-dead.>'",
+            "penstock consumer create orders packing --max-deliver 3 --dead-letters orders-dead",
         ),
     ),
     ("pause", pause, ("penstock consumer pause orders billing", "penstock consumer pause orders billing --for 30m")),

@@ -130,6 +130,8 @@ def _said_plainly(ctx: Any) -> Iterator[None]:
         arguments = [one for one in ctx.command.params if one.param_type_name == "argument"]
         if given == "--subject" and any("SUBJECT" in (one.metavar or "") for one in arguments):
             raise _UsageError("No such option: --subject. Give SUBJECT as an argument", ctx=ctx) from None
+        if given in ("--filter", "--filter-subject") and any("--subject" in one.opts for one in ctx.command.params):
+            raise _UsageError(f"No such option: {given}. Write --subject PATTERN", ctx=ctx) from None
         if re.match(r"-[^-]", given):
             rest = " ".join(one.name.upper() for one in arguments)
             text = f"No such option: {given}. Put an argument that begins with a dash after --, at the end:"

@@ -798,10 +798,10 @@ class Client(OfThisProcess):
         It is the consumer `name` of JetStream's API, made if it is missing; `config` describes it, as in
         `client.consumers.create`: `subject`, `start`, `acks`, `ack_wait`, `deliveries_max`, `ack_pending_max`,
         `backoff`, `order_by` ("key", "subject", "token:N": messages alike in it are with one client at a time, in
-        order), `inactive_after`, `description`. With `create=False` it has to be there. Messages come over NATS, with
-        the rights of JetStream's API; up to `batch` of each partition are in this client's hand at a time. Without
-        `follow` it ends where nothing is left. `domain`: of JetStream's API, such as "penstock", where brokers do not
-        answer it as `$JS.API`. `timeout`: of connecting and of creating.
+        order), `dead_letters` (the stream for what it gives up), `inactive_after`, `description`. With `create=False`
+        it has to be there. Messages come over NATS, with the rights of JetStream's API; up to `batch` of each partition
+        are in this client's hand at a time. Without `follow` it ends where nothing is left. `domain`: of JetStream's
+        API, such as "penstock", where brokers do not answer it as `$JS.API`. `timeout`: of connecting and of creating.
         ConsumerExists: it is there with another config. ConsumerNotFound, StreamNotFound, Unavailable; RemoteError
         bad_request: JetStream's API refuses it.
         """
@@ -1257,6 +1257,7 @@ class StreamConsumers:
         ack_pending_max: int | None = None,
         backoff: Sequence[float] = (),
         order_by: str | None = None,
+        dead_letters: str | None = None,
         inactive_after: float | None = None,
         description: str = "",
         config: Mapping[str, Any] | None = None,
@@ -1270,8 +1271,9 @@ class StreamConsumers:
         `ack_wait`: seconds until a message without an ack is delivered again, at most `deliveries_max` times in all;
         `backoff`: other waits, for each delivery in turn. `ack_pending_max`: delivered messages without an ack.
         `order_by`: "key", "subject" or "token:N" (a token of the subject, from 1 on): messages alike in it are with
-        one client at a time, in order. `inactive_after`: it is deleted after so many seconds without a client; None: a
-        durable consumer, which stays, if it has acks, and JetStream's 5 s otherwise.
+        one client at a time, in order. `dead_letters`: a stream, which stores the messages that this consumer gives
+        up. `inactive_after`: it is deleted after so many seconds without a client; None: a durable consumer, which
+        stays, if it has acks, and JetStream's 5 s otherwise.
         `config`: other fields of JetStream's config; they win. InvalidConfig, RemoteError bad_request: JetStream's API
         refuses it. NotAuthorized, StreamNotFound.
         """
@@ -1287,6 +1289,7 @@ class StreamConsumers:
                 ack_pending_max=ack_pending_max,
                 backoff=backoff,
                 order_by=order_by,
+                dead_letters=dead_letters,
                 inactive_after=inactive_after,
                 description=description,
                 config=config,
@@ -1344,6 +1347,16 @@ class StreamConsumers:
         RemoteError bad_request: it has no acks and is not durable, so nothing of it is kept.
         """
         return self._thread.run(self._streamconsumers.export(stream, name, partition=partition, timeout=timeout))
+
+    def export_all(
+        self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
+    ) -> list[ExportedConsumer]:
+        """Return all consumers that the user may see, by name, as `export`. StreamNotFound.
+
+        Of consumers that are not kept, as they have no acks and are not durable, name and config only. `timeout`: of
+        each of the requests, one for some hundred consumers.
+        """
+        return self._thread.run(self._streamconsumers.export_all(stream, partition=partition, timeout=timeout))
 
     def restore(
         self, stream: StreamName, exported: ExportedConsumer, *, partition: int | None = None, timeout: float = 10.0

@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.base.ids import PartitionId, TimestampUs
 from penstock.client.checks import fixed_place_of, whole_number
-from penstock.client.consumer_config import ORDER_BY, AckPolicy, consumer_config
+from penstock.client.consumer_config import ORDER_BY, AckPolicy, consumer_config, with_fields
 from penstock.client.link.link import Link
 from penstock.client.publish_format import a_kind
 from penstock.client.read.batches import messages_of
@@ -117,6 +117,7 @@ class StreamConsumers:
         ack_pending_max: int | None = None,
         backoff: Sequence[float] = (),
         order_by: str | None = None,
+        dead_letters: str | None = None,
         inactive_after: float | None = None,
         description: str = "",
         config: Mapping[str, Any] | None = None,
@@ -130,8 +131,9 @@ class StreamConsumers:
         `ack_wait`: seconds until a message without an ack is delivered again, at most `deliveries_max` times in all;
         `backoff`: other waits, for each delivery in turn. `ack_pending_max`: delivered messages without an ack.
         `order_by`: "key", "subject" or "token:N" (a token of the subject, from 1 on): messages alike in it are with
-        one client at a time, in order. `inactive_after`: it is deleted after so many seconds without a client; None: a
-        durable consumer, which stays, if it has acks, and JetStream's 5 s otherwise.
+        one client at a time, in order. `dead_letters`: a stream, which stores the messages that this consumer gives
+        up. `inactive_after`: it is deleted after so many seconds without a client; None: a durable consumer, which
+        stays, if it has acks, and JetStream's 5 s otherwise.
         `config`: other fields of JetStream's config; they win. InvalidConfig, RemoteError bad_request: JetStream's API
         refuses it. NotAuthorized, StreamNotFound.
         """
@@ -147,6 +149,7 @@ class StreamConsumers:
             ack_pending_max=ack_pending_max,
             backoff=backoff,
             order_by=order_by,
+            dead_letters=dead_letters,
             inactive_after=inactive_after,
             description=description,
         )
@@ -156,7 +159,7 @@ class StreamConsumers:
             number,
             timeout,
             operation=ConsumerOperation.CREATE,
-            config=json.dumps({**fields, **(config or {})}),
+            config=json.dumps(with_fields(fields, config or {})),
         )
 
     async def pause(
@@ -242,6 +245,27 @@ class StreamConsumers:
         )
         _, raw = await self._link.call(request, AskConsumersResponse, timeout_s=timeout)
         (found,) = msgspec.json.decode(bytes(raw), type=list[ExportedConsumer])
+        return found
+
+    async def export_all(
+        self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
+    ) -> list[ExportedConsumer]:
+        """Return all consumers that the user may see, by name, as `export`. StreamNotFound.
+
+        Of consumers that are not kept, as they have no acks and are not durable, name and config only. `timeout`: of
+        each of the requests, one for some hundred consumers.
+        """
+        info = await self._streams.now(stream, timeout)
+        number = _own_partition(info, partition)
+        found: list[ExportedConsumer] = []
+        after: str | None = ""
+        while after is not None:
+            request = AskConsumersRequest(
+                stream_id=info.stream_id, partition=number, operation=ConsumerOperation.EXPORT_ALL, consumer=after
+            )
+            answer, raw = await self._link.call(request, AskConsumersResponse, timeout_s=timeout)
+            found += msgspec.json.decode(bytes(raw), type=list[ExportedConsumer])
+            after = answer.after_next
         return found
 
     async def restore(

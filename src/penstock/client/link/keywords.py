@@ -94,6 +94,7 @@ class QueueConfig(TypedDict, total=False):
     ack_pending_max: int | None
     backoff: Sequence[float]
     order_by: str | None
+    dead_letters: str | None
     inactive_after: float | None
     description: str
 

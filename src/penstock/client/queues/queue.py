@@ -16,8 +16,9 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import difflib
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +28,7 @@ from penstock.base.subjects import subject_mistake
 from penstock.client.checks import duration_s, seconds_of, whole_number
 from penstock.client.consumer_config import consumer_config
 from penstock.client.errors import LateAck, TimedOut, Unavailable
+from penstock.client.link.keywords import QueueConfig
 from penstock.client.link.of_this_process import OfThisProcess
 from penstock.client.publish_format import KEY_BASE64_HEADER, KEY_HEADER
 from penstock.client.queues.pulling import ApiPlace, pulled
@@ -38,6 +40,18 @@ if TYPE_CHECKING:
     from penstock.client.publish.nats_client import StrictNatsClient
 
 _CLOSE_S = 3.0
+_JETSTREAM_NAMES = {
+    "ack_policy": "acks",
+    "deliver_policy": "start",
+    "filter_subject": "subject",
+    "filter_subjects": "subject",
+    "inactive_threshold": "inactive_after",
+    "max_ack_pending": "ack_pending_max",
+    "max_deliver": "deliveries_max",
+    "opt_start_seq": "start",
+    "opt_start_time": "start",
+}
+"""Options of `client.queue` by JetStream's names of them."""
 
 
 class QueueMessage(OfThisProcess):
@@ -201,9 +215,20 @@ def queue_settings(
         raise ValueError(f"the queue's name {name!r} is not one token of a subject{f': {mistake}' if mistake else ''}")
     if not 1 <= (count := whole_number("batch", batch)) <= limits.QUEUE_BATCH_MAX:
         raise ValueError(f"batch is {count}; it lies between 1 and {limits.QUEUE_BATCH_MAX}")
+    _check_options(config or {})
     made = None if config is None else consumer_config(name, **config)
     prefix = "$JS.API" if domain is None else f"$JS.{domain}.API"
     return QueueSettings(stream, name, count, follow, made, prefix, seconds_of(timeout))
+
+
+def _check_options(given: Iterable[str]) -> None:
+    """Raise TypeError if an option of a queue's consumer is unknown; JetStream's names are told ours."""
+    known = QueueConfig.__annotations__
+    for name in given:
+        if name not in known:
+            meant = _JETSTREAM_NAMES.get(name) or "".join(difflib.get_close_matches(name, known, 1))
+            hint = f"; did you mean {meant}?" if meant else f"; there are {', '.join(known)}"
+            raise TypeError(f"client.queue has no option {name!r}{hint}")
 
 
 def sources_of(info: StreamInfo) -> list[Source]:

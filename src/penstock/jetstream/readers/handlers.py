@@ -5,6 +5,7 @@ Rules: they reach the leader of the stream, which holds its readers. Answers and
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any
@@ -45,10 +46,11 @@ from penstock.jetstream.readers.config import (
 from penstock.jetstream.readers.feed import Feed
 from penstock.jetstream.readers.pulls import BadPullError, go_duration, parsed_pull, status
 from penstock.jetstream.readers.reader import Reader, new_cursor
+from penstock.jetstream.readers.shares import check_share
 from penstock.jetstream.readers.starting import Start, pending_of, shown_now, start_of
 from penstock.jetstream.readers.stored.led import SINCE_END, LedConsumer, ack_config, told_bytes
 from penstock.jetstream.readers.stored.removals import Coming
-from penstock.jetstream.readers.table import READERS_MAX, Readers
+from penstock.jetstream.readers.table import Readers
 from penstock.jetstream.stream_config import consumer_limits, json_object
 from penstock.jetstream.stream_state import NO_TIME, api_time, need_one_partition
 from penstock.messages import ExportedConsumer, FetchRequest
@@ -56,6 +58,8 @@ from penstock.metadata.image import StreamState
 
 NAMES_PER_ANSWER = 1_024  # as JetStream
 INFOS_PER_ANSWER = 256  # as JetStream
+EXPORTS_BYTES_MAX = 1 * limits.MIB
+"""States in one answer: no consumer is added beyond it, each of which has CONSUMER_ROW_BYTES_MAX at most."""
 OPENING_MAX = 64
 """Readers that are being created at once."""
 LEAF_PATIENCE_US = 2_000_000
@@ -103,7 +107,11 @@ class ConsumerApi:
 
     def own_talks(self) -> Mapping[str, Talk]:
         """Return what only the socket API asks for."""
-        talks = {"CONSUMER.EXPORT": self._export, "CONSUMER.RESTORE": self._restore}
+        talks = {
+            "CONSUMER.EXPORT": self._export,
+            "CONSUMER.EXPORTS": self._exports,
+            "CONSUMER.RESTORE": self._restore,
+        }
         return {name: partial(self._when_known, talk) for name, talk in talks.items()}
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -219,8 +227,7 @@ class ConsumerApi:
             raise unavailable("messages cannot be delivered: the broker has no leaf connection to nats-server")
         if config.is_push:
             self._check_inbox(config.deliver_subject)
-        if readers.total + self._opening >= READERS_MAX:
-            raise consumer_refusal(10026, "maximum consumers limit reached")
+        check_share(self._gateway.node.image, state.stream_id, readers.feeds(), readers.total + self._opening)
         if self._opening >= OPENING_MAX:
             raise unavailable("too many consumers are being created; ask again in a moment")
         if config.is_stored:
@@ -363,9 +370,29 @@ class ConsumerApi:
         if (led := reader.led) is None or led.is_deleted:
             text = f"consumer {reader.name!r} has no acks and is not durable: nothing of it is kept"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
+        return msgspec.json.encode(self._exported(reader, led, now))
+
+    def _exports(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
+        """Return a page of the consumers behind a name; of those of which nothing is kept, name and config."""
+        yield from ()
+        readers = self._readers.of(self._stream(subject))
+        begin = bisect_right(readers, subject.rest, key=lambda one: one.name)
+        found: list[ExportedConsumer] = []
+        size, end = 0, begin
+        while end < len(readers) and end < begin + INFOS_PER_ANSWER and size < EXPORTS_BYTES_MAX:
+            reader, end = readers[end], end + 1
+            if (led := reader.led) is None:
+                found.append(ExportedConsumer(name=reader.name, config=reader.config.told, next_offset=Offset(0)))
+            elif not led.is_deleted:
+                found.append(exported := self._exported(reader, led, now))
+                size += len(exported.state)
+        after = readers[end - 1].name if end < len(readers) else None
+        return msgspec.json.encode({"exports": found, "after_next": after})
+
+    def _exported(self, reader: Reader, led: LedConsumer, now: Now) -> ExportedConsumer:
         self._stored.step_over(reader, led, now)
         table = led.state.table
-        exported = ExportedConsumer(
+        return ExportedConsumer(
             name=reader.name,
             config=reader.config.told,
             next_offset=Offset(table.next_offset),
@@ -374,7 +401,6 @@ class ConsumerApi:
             since=Offset(min(led.since, table.next_offset)),
             state=led.state.export(),
         )
-        return msgspec.json.encode(exported)
 
     def _restore(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
         """Create a consumer that goes on where another one was, unless it exists."""

@@ -26,7 +26,7 @@ are there again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from penstock.base import limits
 from penstock.base.clock import Now
@@ -53,13 +53,12 @@ from penstock.jetstream.readers.running.tails import Tails
 from penstock.jetstream.readers.starting import Start, shown_now
 from penstock.jetstream.readers.stored.acks import AckTables
 from penstock.jetstream.readers.stored.advisories import Advisories
+from penstock.jetstream.readers.stored.numbers import ConsumerNumbers, consumer_numbers
 from penstock.jetstream.readers.stored.removals import Removals
 from penstock.jetstream.readers.stored.stored import Stored
 from penstock.metadata.image import StreamState
 from penstock.node.partition.partition import Shown
 
-READERS_MAX = 100_000
-"""Of one broker: some 5 KB each."""
 PULLS_MAX = 100_000
 """Pull requests that wait at one broker, some 500 bytes each."""
 PULLS_LOOKED_AT = 1_000
@@ -138,6 +137,10 @@ class Readers:
             self._tails.poll(feed)
         return feed
 
+    def feeds(self) -> list[Feed]:
+        """Return the feeds of all streams with consumers."""
+        return self._registry.feeds()
+
     def feed_of_id(self, stream_id: int) -> Feed | None:
         return self._registry.feed(stream_id)
 
@@ -185,6 +188,10 @@ class Readers:
             letters_failed=letters.counters["failed"],
             too_large=sent.too_large,
         )
+
+    def stored_numbers(self) -> Iterator[ConsumerNumbers]:
+        """Yield what the metrics tell of each stored consumer."""
+        return consumer_numbers(self._registry)
 
     def count(self, state: StreamState) -> int:
         feed = self._registry.feed(state.stream_id)

@@ -513,7 +513,7 @@ class Authorization:
         state = self._state(request.stream_id)
         if not self.may_see(state):
             raise stream_deleted(request.stream_id)
-        if request.operation is ConsumerOperation.LIST:
+        if request.operation in (ConsumerOperation.LIST, ConsumerOperation.EXPORT_ALL):
             return
         if request.operation not in (ConsumerOperation.INFO, ConsumerOperation.EXPORT):
             self._need_group(request.stream_id, consumer_group(request.consumer))

@@ -88,10 +88,8 @@ def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replica
         raise InvalidConfig(ErrorCode.INVALID_CONFIG, text)
     notes = list(_not_imported(config))
     if config.get("retention") == RetentionPolicy.INTEREST:
-        advice = f"once its consumers are here: `penstock stream alter {name} --retention interest`"
-        notes.append(
-            f"JetStream's stream has retention interest: here a limit removes messages, until it is set {advice}"
-        )
+        text = "JetStream's stream has retention interest: here a limit removes messages until a cut-over sets it"
+        notes.append(f"{text}, or `{interest_command(name)}`, once all its consumers are here")
     fields = _limits(config, notes)
     wanted = replicas or int(config.get("num_replicas") or 1)
     fields["replicas"] = wanted if replicas else min(wanted, brokers)
@@ -103,6 +101,11 @@ def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replica
         fields["acks"] = Acks.NEVER
         notes.append(f"{wide[0]} begins with a wildcard, so acks are off: they would answer requests of other services")
     return Mapped(name, chosen, fields, tuple(notes))
+
+
+def interest_command(name: str) -> str:
+    """Return the command that gives a stream the retention `interest`."""
+    return f"penstock stream alter {name} --retention interest"
 
 
 def consumer_config(config: Mapping[str, Any]) -> dict[str, Any]:

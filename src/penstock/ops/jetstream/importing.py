@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base import limits
-from penstock.base.config import Intake
+from penstock.base.config import Intake, RetentionPolicy
 from penstock.base.errors import ErrorCode, OperationalError, PenstockError, RemoteError
 from penstock.base.ids import Offset
 from penstock.base.units import counted
@@ -42,6 +42,21 @@ _SAME_LOOKS, _LOOK_S = 3, 0.1  # until JetStream has stored what it had received
 _LOOKS_BACK = 1_000  # sequences at JetStream's end, deleted or unstorable, before one that can be compared
 _DELETED_MAX = 1_000_000  # sequences that JetStream tells at once: some 10 MB of JSON
 _NOT_STORED = "neither JetStream nor Penstock stores the subject now: run it again"
+
+_INTEREST_REFUSED = (
+    ErrorCode.INVALID_CONFIG,  # it does not go with what was altered meanwhile
+    ErrorCode.BAD_REQUEST,
+    ErrorCode.NOT_AUTHORIZED,
+    ErrorCode.UNSUPPORTED_VERSION,  # brokers below release 0.4
+)
+"""Refusals of the retention that do not keep a cut-over from being completed: more messages stay than have to."""
+
+
+class Brought(NamedTuple):
+    """The consumers of a cut-over: those that are there, of those that are to be carried."""
+
+    there: int
+    wanted: int
 
 
 class Imported(NamedTuple):
@@ -294,7 +309,9 @@ class JetStreamImport:
         info = self._thread.run(_settled(self._js, self._source))
         with self._deletion_suspended(stream):
             rest = self._copy(stream, info)
-        consumers = self._bring_consumers(stream) if self._options.consumers else 0
+        consumers = self._bring_consumers(stream) if self._options.consumers else Brought(0, 0)
+        if self._info.config.get("retention") == RetentionPolicy.INTEREST and not self.is_sealed:
+            self._take_interest(stream, consumers)
         if self.is_sealed:
             self._client.seal_stream(stream, timeout=self._timeout_s)
         else:
@@ -312,10 +329,28 @@ class JetStreamImport:
             skipped=done.skipped + rest.skipped,
             skips=done.skips + rest.skips,
             is_cut_over=True,
-            consumers=consumers,
+            consumers=consumers.there,
         )
 
-    def _bring_consumers(self, stream: StreamInfo) -> int:
+    def _take_interest(self, stream: StreamInfo, consumers: Brought) -> None:
+        """Give the target the retention `interest` if all that JetStream's messages wait for is there."""
+        text = f"note: stream {stream.name} has not got the retention interest of JetStream's stream"
+        advice = f"`{jetstream_config.interest_command(stream.name)}`"
+        if not consumers.there or consumers.there < consumers.wanted:
+            which = f"only {consumers.there} of {consumers.wanted}" if consumers.there else "none"
+            text = f"{text}, as {which} of its consumers {'are' if consumers.there > 1 else 'is'} here"
+            self._progress.note(f"{text}: messages that others want would go. Once all are here: {advice}")
+            return
+        try:
+            self._client.alter_stream(stream, retention=RetentionPolicy.INTEREST, timeout=self._timeout_s)
+        except RemoteError as error:
+            if error.code not in _INTEREST_REFUSED:
+                raise
+            self._progress.note(f"{text}: {error.message}. Once that is mended: {advice}")
+        else:
+            self._progress.note(f"note: stream {stream.name} has retention interest now, as JetStream's stream")
+
+    def _bring_consumers(self, stream: StreamInfo) -> Brought:
         """Create JetStream's consumers in the target, each at its ack floor; return how many are there."""
         note, wanted = self._progress.note, list[CarriedConsumer]()
         for one in self._thread.run(self._js.consumers(self._source)):
@@ -334,7 +369,8 @@ class JetStreamImport:
                 deliveries=floor.consumer_seq,
             )
             wanted.append(CarriedConsumer(0, exported))
-        return carried_consumers.restore_consumers(self._client, stream, wanted, self._timeout_s, note)
+        there = carried_consumers.restore_consumers(self._client, stream, wanted, self._timeout_s, note)
+        return Brought(there, len(wanted))
 
     def _copy(self, stream: StreamInfo, info: Info) -> Imported:
         """Copy the messages that the target lacks, up to the last sequence in `info`."""

@@ -245,7 +245,7 @@ def changing(operation: ConsumerOperation) -> Case:
     )
 
 
-READS = (ConsumerOperation.LIST, ConsumerOperation.INFO, ConsumerOperation.EXPORT)
+READS = (ConsumerOperation.LIST, ConsumerOperation.INFO, ConsumerOperation.EXPORT, ConsumerOperation.EXPORT_ALL)
 CHANGES = [one for one in ConsumerOperation if one not in READS]
 COMMIT_NEARLY = (*off(COMMIT), Rule(COMMIT, stream="orders", group="shipping"))
 

@@ -307,6 +307,8 @@ class DeadLetters:
         assert isinstance(response, StoreLetterResponse), response
         self._under_way -= 1
         self.counters["stored"] += 1
+        if led.letters is not None:
+            led.letters.stored += 1
         if led.letters is not None and self._is_current(reader, led):
             self._settle(reader, led, led.letters, given, self._gateway.node.now)
 
