@@ -125,9 +125,9 @@ class Following:
     """One partition that this broker follows, across leaderships."""
 
     __slots__ = (
-        "_is_asked", "_leader_committed_end", "_leader_log_start", "_overlapped", "committed_end", "freshness",
-        "image_index", "is_in_sync", "is_observer", "key", "leader", "leader_epoch", "log", "needed_index", "state",
-        "tells_flushes", "trouble",
+        "_is_asked", "_is_late", "_leader_committed_end", "_leader_log_start", "_overlapped", "committed_end",
+        "freshness", "image_index", "is_in_sync", "is_observer", "key", "leader", "leader_epoch", "log",
+        "needed_index", "state", "tells_flushes", "trouble",
     )  # fmt: skip
 
     def __init__(
@@ -139,6 +139,7 @@ class Following:
         *,
         committed_end: int = 0,
         fresh_us: int | None = None,
+        is_late: bool = False,
     ) -> None:
         self.key = key
         self.log = log
@@ -155,6 +156,7 @@ class Following:
         self.freshness = Freshness(fresh_us)  # of the data shown to readers here
         self.trouble = ""  # why it is stalled and retried later
         self._is_asked = False
+        self._is_late = is_late  # an earlier leader had committed more, and the present one has not shown all yet
         self._leader_committed_end = 0
         self._leader_log_start = 0
         self._overlapped = _Overlapped(leader_epoch, 0)
@@ -175,6 +177,12 @@ class Following:
         return not self.is_observer and (self.tells_flushes or not self.is_in_sync)
 
     @property
+    def lags(self) -> bool:
+        """True if the leader, or one before, is known to have committed more than is committed here."""
+        is_late = self._is_late and not self.freshness.is_empty
+        return is_late or self.committed_end < self._leader_committed_end
+
+    @property
     def lost_from(self) -> int:
         """Offset from which on nothing that earlier leaders wrote is left; OFFSET_MAX: unknown, or the log says it by
         its epochs, as it has a batch of the present one.
@@ -189,6 +197,7 @@ class Following:
     def follow(self, leader: BrokerId, leader_epoch: LeaderEpoch) -> None:
         """Follow another leadership; ends reported by the last one are void."""
         assert leader_epoch > self.leader_epoch, (self.key, leader_epoch, self.leader_epoch)
+        self._is_late = self.lags
         self.leader, self.leader_epoch = leader, leader_epoch
         self.trouble = ""
         self._leader_committed_end = self._leader_log_start = self.needed_index = 0
@@ -284,6 +293,9 @@ class Following:
         if self.state is FollowState.FETCHING and end > self.committed_end and not self.is_behind:
             self.committed_end = committed_end = Offset(end)
             self.freshness.shown(end)
+        is_told = self.state is FollowState.FETCHING and self.freshness.is_settled
+        if self._is_late and is_told and end >= self._leader_committed_end:
+            self._is_late = self.is_behind
         start = min(self._leader_log_start, self.committed_end)
         if start > log.log_start:
             log_start = Offset(start)

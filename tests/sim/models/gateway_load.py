@@ -530,7 +530,7 @@ class GatewayLoad:
 
     def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
         """Return a function that names what is not there yet: an ack, an answer, the end of a reader."""
-        acks = {id(one.history): one.history.acks for one in self._streams.values()}  # one may be made anew meanwhile
+        acks = {id(one.history): one.history.acks for one in self._streams.values()}  # it may be made anew meanwhile
         answers, until_us = self._answers, self._now_us + _QUIET_US
         again: set[str] = set()  # streams whose readers read all once more, while nothing changes
 

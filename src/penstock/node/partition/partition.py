@@ -105,14 +105,13 @@ class Partition:
     __slots__ = (
         "_followed", "_marked", "_recovered_end", "_rules", "ack_domain", "batches", "budget", "cannot_lead", "closed",
         "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped",
-        "drops_unwanted",
-        "fenced_told", "flush_us", "flushing", "following", "fresh_us", "image_index", "impediment", "in_flight",
-        "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "limit_start",
-        "listened_us", "log", "markers_end", "marks_failure", "mending", "mending_fails", "meters", "misaddressed",
-        "names_checked_us", "newcomers", "owes_name_check", "producers", "published", "refusal", "rolled_up_end",
-        "rollup_at", "row_limit", "sid", "stall", "stream", "subscribed", "taken", "terms", "traffic", "trouble",
-        "truncated", "undelivered_told", "unheard", "unheard_told_us", "unmarked", "values", "vfs", "visible",
-        "visit_us", "wanted_end", "when_idle",
+        "drops_unwanted", "fenced_told", "flush_us", "flushing", "following", "fresh_us", "image_index", "impediment",
+        "in_flight", "is_mute", "key", "keys", "lags_leader", "lasts", "leader_epoch", "leadership", "leads",
+        "led_epoch", "limit_start", "listened_us", "log", "markers_end", "marks_failure", "mending", "mending_fails",
+        "meters", "misaddressed", "names_checked_us", "newcomers", "owes_name_check", "producers", "published",
+        "refusal", "rolled_up_end", "rollup_at", "row_limit", "sid", "stall", "stream", "subscribed", "taken", "terms",
+        "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "unmarked", "values",
+        "vfs", "visible", "visit_us", "wanted_end", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -152,6 +151,7 @@ class Partition:
         # set when the stream is deleted: called once no flush is under way
         self.when_idle: Callable[[], None] | None = None
         self.visit_us: int | None = None  # wall-clock time of the next upkeep visit
+        self.lags_leader = False  # while no leader is followed: the last one had committed more than is here
         self.fresh_us: int | None = None  # while no leader is followed: all that was committed by then is shown here
         # last notice to the operator; of corruption, the number of ranges reported
         self.trouble, self.fenced_told, self.damage_told = "", False, 0
@@ -493,6 +493,7 @@ class Partition:
     def lead(self, leadership: Leadership) -> None:
         """Become the leader."""
         self.following, self._followed = None, None
+        self.lags_leader = False
         self.leadership = leadership
         leadership.image_index = self.image_index
         self.rollup_at = UNKNOWN_ROLLUP if self.stream.config.allow_rollup else NO_ROLLUP

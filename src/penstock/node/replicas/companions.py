@@ -21,6 +21,8 @@ A replica shows messages only if it knows which of them are hidden. Otherwise it
 | follows, or has no leader   | it has committed what the leader had when it made the last mark that is here         |
 | the same, where compaction  | the consumer has all rows that are committed here: its log may have got rows         |
 | or expiry goes by marks     | that the leader has erased since                                                     |
+| follows                     | its companion has all that its leader has told to be committed: a full disk may      |
+|                             | refuse marks while it takes messages                                                 |
 """
 
 from __future__ import annotations
@@ -282,6 +284,9 @@ class Companions:
         if passed.end < wanted:
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
+        if leadership is None and may_lack_marks(companion):
+            text = f"this replica of {partition.label} has not got all marks of what is hidden"
+            raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")
         if self.consumer is not None and partition.visible.shown_marks < min(partition.visible.known_marks, needed):
             self.consumer.committed(partition)
         if partition.visible.shown_marks < min(partition.visible.known_marks, needed):
@@ -319,3 +324,9 @@ class Companions:
         if passed.end >= companion.committed_end:
             passed.kept_us = as_of_us
         return passed.kept_us
+
+
+def may_lack_marks(companion: Partition) -> bool:
+    """True if this replica may have got rows that the leader has erased because of marks that are not here."""
+    following = companion.following
+    return companion.lags_leader if following is None else following.lags

@@ -83,6 +83,7 @@ class FollowerReplication:
                 state.leader_epoch,
                 committed_end=partition.committed_end,
                 fresh_us=partition.fresh_us,
+                is_late=partition.lags_leader,
             )
             partition.follow(following)
         else:
@@ -104,7 +105,7 @@ class FollowerReplication:
         """Stop following: this broker leads the partition, it has no leader, or it was removed here."""
         assert partition.following is not None
         self._fetchers[partition.following.leader].forget(partition.key)
-        partition.fresh_us = partition.following.freshness.as_of_us
+        partition.fresh_us, partition.lags_leader = partition.following.freshness.as_of_us, partition.following.lags
 
     def _fetcher(self, leader: BrokerId) -> Fetcher:
         fetcher = self._fetchers.get(leader)

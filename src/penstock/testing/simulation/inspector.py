@@ -27,7 +27,7 @@ from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistence.snapshot import encode_image
 from penstock.node.node import Node
 from penstock.node.partition.partition import Partition
-from penstock.node.replicas.companions import ReadCompanionRows
+from penstock.node.replicas.companions import ReadCompanionRows, may_lack_marks
 from penstock.testing.simulation.checks.compacted import CompactedRow
 from penstock.testing.simulation.rows import ReadRows
 
@@ -308,6 +308,8 @@ def _is_shown(node: Node, partition: Partition) -> bool:
     known_end = companion.committed_end if passed.known_end is None else passed.known_end
     leadership = companion.leadership
     wanted = companion.committed_end if leadership is None else max(known_end, leadership.epoch_start)
+    if leadership is None and may_lack_marks(companion):
+        return False
     is_whole = partition.visible.shown_marks > 0 or not companion.log_start  # else marks are lacking that were removed
     return companions._knows(companion) and passed.failure is None and passed.end >= wanted and is_whole
 
