@@ -17,6 +17,7 @@ random, so it is also the secret of the tokens in reply subjects.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.base.errors import CorruptionError
@@ -34,6 +35,9 @@ CHANGES_MAX = 128
 """Changes between two snapshots at most: half of the slots, so that none is used again too early."""
 ENTRIES_MAX = 2 * (limits.ACK_PENDING_MAX + limits.PARKED_MAX)
 """Of a table that is read: a limit may have been lowered since."""
+
+SHARED_CONFIGS_MAX = 1_024
+"""Configs that are kept to be shared; the consumers of one whose config was dropped go on with theirs."""
 
 _VERSION = 1
 _PREFIX = b"v1/"
@@ -94,6 +98,12 @@ def encode_config(config: AckConfig) -> bytes:
     numbers = (config.ack_wait_us, len(config.backoff_us), *config.backoff_us, config.max_deliver)
     more = (config.max_ack_pending, config.order, config.sample_percent)
     return bytes((flags,)) + b"".join(map(varint, numbers + more))
+
+
+@lru_cache(SHARED_CONFIGS_MAX)
+def shared_config(config: AckConfig) -> tuple[AckConfig, bytes]:
+    """Return an equal config and its bytes: the same objects for all consumers that have it, for there are many."""
+    return config, encode_config(config)
 
 
 def _read_config(reader: Reader) -> AckConfig:

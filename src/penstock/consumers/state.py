@@ -49,10 +49,9 @@ class ConsumerState:
         """Go on with a table; `number`: of the next change, `changes`: those since the last snapshot. See `new`."""
         assert len(told) <= rows.TOLD_BYTES_MAX, len(told)
         self.consumer_id = consumer_id
-        self.config = config
+        self.config, self._config_bytes = rows.shared_config(config)
         self.told = told
         self.table = table
-        self._config_bytes = rows.encode_config(config)
         self._number = number
         self._since_snapshot = changes
         self._is_lost = False  # the next row is a snapshot
@@ -192,9 +191,8 @@ class ConsumerState:
     def update(self, config: AckConfig, told: bytes) -> list[Row]:
         """Take another config; return rows, to be appended as one batch. ValueError: the order cannot be changed."""
         rows.configure(self.table, config)
-        self.config = config
+        self.config, self._config_bytes = rows.shared_config(config)
         self.told = told
-        self._config_bytes = rows.encode_config(config)
         return self.first_rows()
 
     def deletion(self) -> list[Row]:

@@ -40,6 +40,19 @@ def folded(found: list[Row], now_us: int = 0, log_end: int = 2**40) -> ConsumerS
     return stored_consumers(left)[ID].take_over(now_us, log_end)
 
 
+def test_consumers_with_equal_configs_share_one() -> None:
+    """Of 100,000 consumers that a program makes alike, each would keep a config of its own."""
+    first, second, other = (made(AckConfig(backoff_us=(wait_ms * MS,))) for wait_ms in (5, 5, 6))
+    assert second.config is first.config
+    assert other.config.backoff_us == (6 * MS,)
+    folded_one = folded(second.first_rows())
+    assert folded_one.config is first.config
+    second.update(AckConfig(backoff_us=(6 * MS,)), b"{}")
+    assert second.config is other.config
+    assert first.config.backoff_us == (5 * MS,)
+    assert folded(second.first_rows()).config == other.config
+
+
 @pytest.mark.parametrize("in_flight", [1, 50, 500])
 def test_rows_are_few_bytes_an_ack(in_flight: int) -> None:
     """Each ack is a row of its own, in any order, with the snapshots and all keys."""
