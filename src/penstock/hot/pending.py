@@ -120,9 +120,9 @@ class PendingTable:
     __slots__ = (
         "_block_dues", "_block_ready", "_blocks_room", "_hash", "_heirs", "_key_counts", "_packed", "_sampled",
         "_settled", "_settled_begin", "_settled_end", "_text", "_waits", "_waits_count", "ack_pending", "acked",
-        "acks_all", "begin", "changes", "clock_ms", "consumer_id", "count", "delivered", "dues", "ended", "firsts", "forged",
-        "generation", "hashes", "is_ordered", "is_touched", "lasts", "late", "marks", "max_deliver", "next_due_ms",
-        "next_offset", "offsets", "order", "origin_us", "parked", "parked_max", "pending_max", "ready",
+        "acks_all", "begin", "changes", "clock_ms", "consumer_id", "count", "delivered", "dues", "ended", "firsts",
+        "forged", "generation", "hashes", "is_ordered", "is_touched", "lasts", "late", "marks", "max_deliver",
+        "next_due_ms", "next_offset", "offsets", "order", "origin_us", "parked", "parked_max", "pending_max", "ready",
         "redelivered", "room", "sample_percent", "samples", "takes_settled", "tells_terminated", "unknown", "used",
     )  # fmt: skip
 
