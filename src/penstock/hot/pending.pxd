@@ -89,6 +89,7 @@ cdef class PendingTable:
     cdef readonly int64_t origin_us
     cdef int64_t next_due_ms
     cdef dict _key_counts
+    cdef set _heirs
     cdef bytearray _text
     cdef SipHash _hash
     cdef bytes _waits
@@ -247,6 +248,7 @@ cdef class PendingTable:
 
     @cython.locals(key_hash=int32_t, left=object, other=Py_ssize_t)
     cdef void _leave_key(self, Py_ssize_t index, bint is_parked) except *
+    cdef void _ready_heirs(self, Py_ssize_t index) except *
 
     cdef int tidy(self) except -1
 

@@ -118,10 +118,10 @@ class PendingTable:
     """
 
     __slots__ = (
-        "_block_dues", "_block_ready", "_blocks_room", "_hash", "_key_counts", "_packed", "_sampled", "_settled",
-        "_settled_begin", "_settled_end", "_text", "_waits", "_waits_count", "ack_pending", "acked", "acks_all",
-        "begin", "changes", "clock_ms", "consumer_id", "count", "delivered", "dues", "ended", "firsts", "forged",
-        "generation", "hashes", "is_ordered", "is_touched", "lasts", "late", "marks", "max_deliver", "naks",
+        "_block_dues", "_block_ready", "_blocks_room", "_hash", "_heirs", "_key_counts", "_packed", "_sampled",
+        "_settled", "_settled_begin", "_settled_end", "_text", "_waits", "_waits_count", "ack_pending", "acked",
+        "acks_all", "begin", "changes", "clock_ms", "consumer_id", "count", "delivered", "dues", "ended", "firsts",
+        "forged", "generation", "hashes", "is_ordered", "is_touched", "lasts", "late", "marks", "max_deliver", "naks",
         "next_due_ms", "next_offset", "offsets", "order", "origin_us", "parked", "parked_max", "pending_max",
         "progressed", "ready", "redelivered", "redeliveries", "room", "sample_percent", "samples", "takes_settled",
         "tells_terminated", "terms", "unknown", "used",
@@ -160,6 +160,7 @@ class PendingTable:
         self.begin = self.used = self.room = self._blocks_room = 0  # entries are in [begin, used)
         self.next_due_ms = _NEVER  # lower bound
         self._key_counts: dict[int, int] = {}  # entries by the hash of their key
+        self._heirs: set[int] | None = None  # while a range leaves: keys of which the next entry becomes ready
         self._text = bytearray(16)
         self._hash = SipHash(consumer_id + bytes(8))
         self._waits = b""
@@ -589,6 +590,7 @@ class PendingTable:
         removed = 0
         index = self.lower_bound(begin)
         last = begin
+        self._heirs = set() if self.is_ordered else None
         while index < self.used and self.offsets[index] < end:
             if self.marks[index] & _STATE_MASK != _FREE:
                 if removed == 0:
@@ -597,6 +599,7 @@ class PendingTable:
                 removed += 1
                 self.drop(index)
             index += 1
+        self._ready_heirs(index)
         if removed:
             self.tidy()
             self.changes.note_range(_GONE, begin, last + 1)
@@ -747,14 +750,29 @@ class PendingTable:
         left = self._key_counts[key_hash] - 1
         if left == 0:
             del self._key_counts[key_hash]
+            if self._heirs is not None:
+                self._heirs.discard(key_hash)
             return
         self._key_counts[key_hash] = left
         if is_parked:
+            return
+        if self._heirs is not None:
+            self._heirs.add(key_hash)
             return
         for other in range(index + 1, self.used):
             if self.hashes[other] == key_hash and self.marks[other] & _STATE_MASK != _FREE:
                 self.set_state(other, _READY)
                 return
+
+    def _ready_heirs(self, index: _int) -> None:
+        """A range before `index` has left: the next entry of each key of `_heirs` is ready. One look at each entry."""
+        heirs = self._heirs
+        self._heirs = None
+        while heirs and index < self.used:
+            if self.hashes[index] in heirs and self.marks[index] & _STATE_MASK != _FREE:
+                heirs.discard(self.hashes[index])
+                self.set_state(index, _READY)
+            index += 1
 
     def tidy(self) -> None:
         """Step over the gaps at the beginning; give back memory that is no longer needed."""

@@ -217,3 +217,25 @@ def test_a_run_of_marks_beyond_the_limit_is_lost_and_told_by_a_snapshot() -> Non
         one.deliver(number << 30, 0, 0)
     assert one.changes.is_lost
     assert one.changes.size() <= 256 * 1024 + 64
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_range_that_leaves_makes_ready_what_its_messages_would_one_by_one(seed: int) -> None:
+    chance = Random(seed)
+    whole, single = table(order=1, parked_max=1_000), table(order=1, parked_max=1_000)
+    for offset in range(600):
+        key = chance.randrange(80)  # 0: none
+        for one in (whole, single):
+            if one.is_busy(key):
+                one.park(offset, key)
+            else:
+                one.deliver(offset, key, 0)
+    begin = chance.randrange(300)
+    end = begin + chance.randrange(1, 300)
+    assert whole.remove_range(begin, end) == end - begin
+    assert sum(single.remove_range(offset, offset + 1) for offset in range(begin, end)) == end - begin
+    assert whole.entries(0, 1_000) == single.entries(0, 1_000)
+    assert whole.ready_offsets(0, 1_000) == single.ready_offsets(0, 1_000)
+    for key in range(80):
+        assert whole.is_busy(key) == single.is_busy(key)
+    assert (whole.parked, whole.ack_pending) == (single.parked, single.ack_pending)
