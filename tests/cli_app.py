@@ -18,13 +18,13 @@ app = program()
 
 
 @cache
-def commands() -> Any:
-    """Return the commands of `app`."""
+def root_command() -> Any:
+    """Return the command `penstock` of `app`, with all others below it."""
     return typer.main.get_command(app)
 
 
-def _commands_of(other: typer.Typer) -> Any:
-    return commands() if other is app else typer.main.get_command(other)
+def _command_of(other: typer.Typer) -> Any:
+    return root_command() if other is app else typer.main.get_command(other)
 
 
-typer.testing._get_command = _commands_of
+typer.testing._get_command = _command_of  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from penstock.broker.config.config import load
-from tests.cli_app import app
+from tests.cli_app import root_command
 from tests.docs.pages import FILE, PAGES, PYTHON, ROOT, Reader, Step, blocks, penstock_commands, settings_of, steps
 from tests.extent import each_change, needs_time
 
@@ -91,7 +91,7 @@ Path("shop.binpb").write_bytes(FileDescriptorSet(file=[file]).SerializeToString(
 TYPED_ORDERS = (*TYPED, "file typed-services/orders.py", "python orders.py")
 
 Command = typer.core.TyperCommand | typer.core.TyperGroup
-PROGRAM: Command = typer.main.get_command(app)  # type: ignore[assignment]
+PROGRAM: Command = root_command()
 
 SALE = "".join(
     text for language, text in blocks(PAGES["typed-columns"].read_text(encoding="utf-8")) if language == "json"

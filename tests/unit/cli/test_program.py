@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli.program import COMMANDS, program
-from tests.cli_app import app, commands
+from tests.cli_app import app, root_command
 from tests.extent import each_change
 
 MODULES = {
@@ -23,7 +23,7 @@ MODULES = {
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_alone_is_as_it_is_among_all(name: str) -> None:
     alone = typer.main.get_command(program([name])).commands[name]  # type: ignore[attr-defined]
-    among = commands().commands[name]
+    among = root_command().commands[name]
     assert alone.name == among.name == name
     assert alone.help == among.help
     assert [one.name for one in alone.params] == [one.name for one in among.params]
