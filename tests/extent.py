@@ -12,6 +12,8 @@ WORKSHOP (benchmarks, builds, demonstrations, exhaustive runs) belong to the las
 
 Where the code gives the seed, the same code has the same examples and the same eighth of the long tests on every
 machine, and other code has others: a long test runs in one change of eight, on average.
+
+Of the folders in _MANY the quick tier runs an eighth, also of tests without a mark.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ each_change = pytest.mark.skipif(not HAS_TIME, reason="takes seconds: TESTS=chan
 needs_time = pytest.mark.needs_time
 _PARTS = 8
 _SPARK = "tests/spark/"
-_MANY = "tests/scenarios/cluster/"  # of these the quick tier runs one part
+_MANY = ("tests/integration/", "tests/scenarios/cluster/", "tests/sim/")  # of these the quick tier runs one part
 
 
 def why_left_out(test: str, *, needs_time: bool) -> str | None:

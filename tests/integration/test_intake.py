@@ -108,7 +108,7 @@ async def test_a_pause_outlives_the_leader(tmp_path: Path) -> None:
             assert (ack.offset, ack.leader_epoch) == (1, 2)
 
 
-@needs_time
+@each_change
 async def test_the_commands(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("life", "life")
 
