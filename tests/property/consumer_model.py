@@ -68,11 +68,17 @@ class Model:
     def parked(self) -> int:
         return sum(one.count == 0 for one in self.messages.values())
 
+    @property
+    def is_crowded(self) -> bool:
+        """True if as many deliveries wait for an ack as may; those that were the last ones do not count."""
+        ended = sum(self.state(offset) == "ended" for offset in self.messages)
+        return self.ack_pending - ended >= self.config.max_ack_pending
+
     def ready(self) -> list[int]:
         return [offset for offset in sorted(self.messages) if self.state(offset) == "ready"]
 
     def is_full(self) -> bool:
-        return self.ack_pending >= self.config.max_ack_pending or (self.config.is_ordered and self.parked >= PARKED_MAX)
+        return self.is_crowded or (self.config.is_ordered and self.parked >= PARKED_MAX)
 
     def floors(self) -> tuple[int, int]:
         first = min(self.messages, default=self.next_offset)
@@ -123,7 +129,7 @@ class Model:
                 self.leave(offset)
                 continue
             one = self.messages[offset]
-            if not one.count and self.ack_pending >= self.config.max_ack_pending:
+            if not one.count and self.is_crowded:
                 continue
             if len(sent) == limit:
                 return sent

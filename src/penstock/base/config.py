@@ -182,6 +182,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     first_offset: int | msgspec.UnsetType = msgspec.UNSET  # of each partition's log. UNSET: 0. Cannot be altered
     # Whether an ack of its consumers removes a message. UNSET: limits. Never to or from workqueue once it exists
     retention: RetentionPolicy | msgspec.UnsetType = msgspec.UNSET
+    # With retention interest: `group:NAME` and `archive:NAME` whose committed offsets count as acks. UNSET: none
+    interest_of: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     # Messages with Nats-Batch-Id are stored together, or none of them. UNSET: no, they are refused
     allow_atomic: bool | msgspec.UnsetType = msgspec.UNSET
 
@@ -246,6 +248,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for name in (
             "more_subjects", "former_subjects", "description", "metadata", "deny_delete", "deny_purge",
             "discard_new_per_subject", "first_offset", "allow_message_schedules", "allow_atomic",
+            "interest_of",
         ):  # fmt: skip
             if not getattr(self, name):  # UNSET is false, too
                 msgspec.structs.force_setattr(self, name, msgspec.UNSET)
@@ -293,6 +296,11 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def retention_policy(self) -> RetentionPolicy:
         """Policy for what acks of its consumers remove."""
         return RetentionPolicy.LIMITS if self.retention is msgspec.UNSET else self.retention
+
+    @property
+    def named_consumers(self) -> tuple[str, ...]:
+        """Groups and archives whose committed offsets count as acks: `group:NAME`, `archive:NAME`."""
+        return () if self.interest_of is msgspec.UNSET else self.interest_of
 
     @property
     def is_consumed(self) -> bool:
@@ -384,6 +392,7 @@ ALTERABLE = frozenset(
         "allow_message_schedules",
         "nats_readable",
         "retention",  # from limits to interest and back
+        "interest_of",
         "allow_atomic",
         "partitions",  # can only increase, alone or with
         "range_bounds",
@@ -601,6 +610,8 @@ def _consequences(config: StreamConfig) -> list[str]:
         mistakes += [f"allow_message_schedules: {one}" for one in _schedule_mistakes(config)]
     if config.is_consumed:
         mistakes += [f"retention: {one}" for one in _consumed_mistakes(config)]
+    if config.interest_of is not msgspec.UNSET:
+        mistakes += [f"interest_of: {one}" for one in _interest_mistakes(config)]
     if config.allows_batches:
         mistakes += [f"allow_atomic: {one}" for one in _atomic_mistakes(config)]
     if config.denies_purge and config.allow_rollup:
@@ -670,6 +681,25 @@ def _consumed_mistakes(config: StreamConfig) -> Iterator[str]:
         yield f"of a group a message goes to a random stream, and with {policy} its consumers belong to one"
     if config.partitions > 1:
         yield f"each partition has its own consumers, so with {policy} a stream has one; give it more workers instead"
+
+
+_NAMED_CONSUMER = re.compile(
+    rf"group:[A-Za-z0-9._-]{{1,{limits.GROUP_NAME_CHARS_MAX}}}"
+    rf"|archive:[A-Za-z0-9._-]{{1,{limits.ARCHIVE_NAME_CHARS_MAX}}}"
+)
+
+
+def _interest_mistakes(config: StreamConfig) -> Iterator[str]:
+    """Yield what keeps groups and archives from counting as consumers."""
+    names = config.named_consumers
+    if config.retention_policy is not RetentionPolicy.INTEREST:
+        yield f"it needs retention 'interest', and the stream has {config.retention_policy.value!r}"
+    if len(names) > limits.INTEREST_OF_MAX:
+        yield f"{len(names)} are given; the limit is {limits.INTEREST_OF_MAX}"
+    if len(set(names)) < len(names):
+        yield "a name is given twice"
+    if bad := next((one for one in names if not _NAMED_CONSUMER.fullmatch(one)), None):
+        yield f"{bad!r} is neither group:NAME nor archive:NAME"
 
 
 def _new_per_subject_mistakes(config: StreamConfig) -> Iterator[str]:

@@ -369,6 +369,7 @@ PUBLISH_WAIT_MS = 5_000  # wait for staged rows to be committed here; then the c
 # Archives
 ARCHIVES_MAX = 8  # per stream; the metadata list each for each partition
 ARCHIVE_NAME_CHARS_MAX = 64
+INTEREST_OF_MAX = 8  # groups and archives that a stream names as its consumers
 
 # Socket API
 HELLO_BYTES_MAX = 4 * KIB  # an unauthenticated client gets no more memory than this

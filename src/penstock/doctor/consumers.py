@@ -35,6 +35,17 @@ def judge_consumers(
     yield from bounded((finding for one in found for finding in _of_one(one, now, consumed.get(one.stream))), well)
 
 
+def judge_named(streams: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    """Tell of groups and archives that count as consumers and have committed nothing, so that nothing goes.
+
+    `streams`: by name, those of its `interest_of` that have no offset yet.
+    """
+    for stream, names in streams.items():
+        for name in names:
+            text = f"stream {stream} keeps all its messages for {name} (interest_of), which has committed no offset"
+            yield warn(CHECK, text, f"start it, or take it out of `penstock stream alter {stream} --interest-of`")
+
+
 def _of_one(one: ConsumerInfo, now: datetime, retention: RetentionPolicy | None) -> Iterator[Finding]:
     label = f"{one.name} of stream {one.stream}" + (f", partition {one.partition}," if one.partition else "")
     place = f"{one.stream} {one.name}" + (f" --partition {one.partition}" if one.partition else "")

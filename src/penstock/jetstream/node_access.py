@@ -143,5 +143,8 @@ class GatewayNode(Protocol):
     def tell_interest(self, key: PartitionKey, filters: Collection[str]) -> None:
         """Tell what the consumers of a partition led here want; none want nothing. RemoteError not_leader."""
 
+    def agreed_end(self, key: PartitionKey, offset: int, leader_epoch: int | None) -> int:
+        """Return how far a position from an epoch holds in the log of a partition led here; 0 if it is not."""
+
     def add_consumer_log(self, stream_id: StreamId, done: Callable[[RemoteError | None], None]) -> None:
         """Give a stream logs of consumers, unless it has them; `done` is called once, perhaps before this returns."""

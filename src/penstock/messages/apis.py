@@ -358,9 +358,10 @@ _OF_BOTH = frozenset(
         Api.LIST_SCHEMAS,
         Api.GET_SCHEMA_TEXT,
         Api.PEER_HELLO,
+        Api.FETCH_OFFSETS,
     }
 )
-"""Requests of clients and of brokers: hello, what a partition's leader knows and truncates, schemas of a stream."""
+"""Requests of clients and of brokers: hello, what a partition's leader knows and truncates, schemas, offsets."""
 
 
 def is_asked_by_clients(api: int) -> bool:

@@ -348,7 +348,7 @@ _SINCE_3 = frozenset(
     {
         "schema_check", "description", "metadata", "max_messages_per_subject", "discard", "deny_delete", "deny_purge",
         "discard_new_per_subject", "subject_delete_marker_ttl_ms", "nats_readable", "allow_message_schedules",
-        "allow_atomic", "retention",
+        "allow_atomic", "retention", "interest_of",
     }
 )  # fmt: skip
 

@@ -100,6 +100,7 @@ CONFIG_FIELDS: Mapping[str, Version] = {
     "allow_message_schedules": (0, 4),
     "first_offset": (0, 4),
     "retention": (0, 4),
+    "interest_of": (0, 4),
     "allow_atomic": (0, 4),
 }
 

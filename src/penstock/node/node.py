@@ -439,6 +439,10 @@ class Node:
         self.event_count += 1
         self._consumption.tell_interest(key, filters)
 
+    def agreed_end(self, key: PartitionKey, offset: int, leader_epoch: int | None) -> int:
+        """Return how far a position from an epoch holds in the log of a partition led here; 0 if it is not."""
+        return self._consumption.agreed_end(key, offset, leader_epoch)
+
     @property
     def consumer_logs_version(self) -> int:
         """Grows when a log of consumers that this broker leads has become known, has failed, or is led no more."""

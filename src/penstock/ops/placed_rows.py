@@ -181,14 +181,20 @@ def create_target(
 
 def shown_config(config: StreamConfig) -> StreamConfig:
     """Return `config` for a stream without consumers yet: with retention `interest` it would show none of its rows."""
-    return msgspec.structs.replace(config, retention=msgspec.UNSET) if config.drops_unwanted else config
+    if not config.drops_unwanted:
+        return config
+    return msgspec.structs.replace(config, retention=msgspec.UNSET, interest_of=msgspec.UNSET)
 
 
 def restore_retention(client: Client, info: StreamInfo, config: StreamConfig, timeout_s: float) -> None:
     """Give a complete stream the retention of `config`, if `shown_config` left it out."""
     now = client.stream(info.name, timeout=timeout_s)
     if config.drops_unwanted and not now.config.drops_unwanted:
-        client.alter_stream(now, retention=config.retention_policy, timeout=timeout_s)
+        retention, named = config.retention_policy, config.named_consumers
+        if named:
+            client.alter_stream(now, retention=retention, interest_of=named, timeout=timeout_s)
+        else:
+            client.alter_stream(now, retention=retention, timeout=timeout_s)
 
 
 def unfinished_note(config: StreamConfig) -> str | None:

@@ -530,7 +530,7 @@ class GatewayLoad:
 
     def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
         """Return a function that names what is not there yet: an ack, an answer, the end of a reader."""
-        acks = {name: one.history.acks for name, one in self._streams.items()}
+        acks = {id(one.history): one.history.acks for one in self._streams.values()}  # one may be made anew meanwhile
         answers, until_us = self._answers, self._now_us + _QUIET_US
         again: set[str] = set()  # streams whose readers read all once more, while nothing changes
 
@@ -542,7 +542,7 @@ class GatewayLoad:
                     continue
                 if not stream.is_made or history.is_deleted:
                     waiting.append(f"{name} is not made")
-                elif history.acks <= acks.get(name, 0) and not (history.damaged or history.is_given_up):
+                elif history.acks <= acks.get(id(history), 0) and not (history.damaged or history.is_given_up):
                     self._send(stream, self._subject(stream, 1))
                     waiting.append(f"{name} stores nothing")
                 elif stream.is_excused:

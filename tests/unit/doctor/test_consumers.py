@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base.config import RetentionPolicy
 from penstock.client.consume.stream_consumers import ConsumerInfo
-from penstock.doctor.consumers import ABANDONED_AFTER, judge_consumers
+from penstock.doctor.consumers import ABANDONED_AFTER, judge_consumers, judge_named
 from penstock.doctor.findings import SHOWN_MAX, Result
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -96,3 +96,10 @@ def test_many_are_counted() -> None:
     findings = list(judge_consumers(many, NOW))
     assert len(findings) == SHOWN_MAX + 1
     assert "3 more" in findings[-1].found
+
+
+def test_what_keeps_all_messages_of_a_stream_and_has_committed_nothing() -> None:
+    assert list(judge_named({"orders": ()})) == []
+    (finding,) = judge_named({"orders": ("group:billing",)})
+    assert (finding.result, "for group:billing" in finding.found) == (Result.WARN, True)
+    assert "--interest-of" in (finding.advice or "")

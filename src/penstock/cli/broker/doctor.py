@@ -180,7 +180,7 @@ def _of_consumers(client: Client, infos: Sequence[StreamInfo], seconds: float) -
     """Judge the consumers of JetStream's API, of the first streams if there are very many."""
     from datetime import UTC, datetime
 
-    from penstock.doctor.consumers import CHECK, STREAMS_ASKED_MAX, judge_consumers
+    from penstock.doctor.consumers import CHECK, STREAMS_ASKED_MAX, judge_consumers, judge_named
     from penstock.doctor.findings import unknown
 
     found: list[ConsumerInfo] = []
@@ -193,10 +193,28 @@ def _of_consumers(client: Client, infos: Sequence[StreamInfo], seconds: float) -
             break  # most likely the next ones fail, too, each at its time-out
     retentions = {info.config.name: info.config.retention_policy for info in streams if info.config.is_consumed}
     yield from judge_consumers(found, datetime.now(UTC), retentions)
+    named = [info for info in streams if info.config.named_consumers]
+    silent = (
+        {} if failed else _reached(failed, CHECK, lambda: {one.name: _silent(client, one, seconds) for one in named})
+    )
+    yield from judge_named(silent or {})
     yield from failed
     if len(streams) > STREAMS_ASKED_MAX:
         text = f"only {STREAMS_ASKED_MAX} of {len(streams)} streams were looked at"
         yield unknown(CHECK, text, "look at the others with `penstock consumer ls STREAM`")
+
+
+def _silent(client: Client, info: StreamInfo, seconds: float) -> list[str]:
+    """Return the groups and archives that a stream names as its consumers, and that have no offset yet."""
+    found = []
+    for name in info.config.named_consumers:
+        kind, _, bare = name.partition(":")
+        if kind == "group":
+            has_any = any(one.offset is not None for one in client.groups.offsets(bare, info, timeout=seconds))
+        else:
+            has_any = all(bare in one.archives for one in info.partitions)
+        found += [] if has_any else [name]
+    return found
 
 
 def _nats_at(

@@ -145,6 +145,15 @@ FIELDS = (
         _one_of(*RetentionPolicy),
     ),
     Field(
+        "interest_of",
+        "--interest-of",
+        "group:NAME,archive:NAME…",
+        "With --retention interest: consumer groups and archives that count as consumers. A message stays until each "
+        "has committed an offset behind it; one that has committed nothing yet keeps all. '' for none.",
+        lambda text: tuple(filter(None, text.split(","))),
+        lambda names: ",".join(names) or "none",
+    ),
+    Field(
         "retain",
         "--retain",
         "|".join(Retain),
@@ -400,7 +409,7 @@ def flag_of(name: str) -> str:
 
 
 _DEFAULTS = StreamConfig(name="", subject="")
-_UNSET_IS_NONE = ("encryption", "description", "metadata", "max_messages_per_subject")
+_UNSET_IS_NONE = ("encryption", "description", "metadata", "max_messages_per_subject", "interest_of")
 
 
 def sent(name: str, value: Any) -> Any:

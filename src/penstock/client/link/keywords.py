@@ -64,6 +64,7 @@ class StreamChanges(TypedDict, total=False):
     allow_message_schedules: bool
     nats_readable: bool
     retention: RetentionPolicy | Literal["limits", "workqueue", "interest"]
+    interest_of: tuple[str, ...]
     allow_atomic: bool
     partitions: int
     range_bounds: tuple[str, ...]

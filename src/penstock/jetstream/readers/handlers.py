@@ -59,7 +59,7 @@ INFOS_PER_ANSWER = 256  # as JetStream
 OPENING_MAX = 64
 """Readers that are being created at once."""
 LEAF_PATIENCE_US = 2_000_000
-"""How long the creation of a consumer waits for the leaf connection, well below the timeout of clients."""
+"""Patience of a consumer that is being created for the leaf connection; clients time out later."""
 _Info = Generator[Asked, list[Answered], dict[str, Any]]
 
 

@@ -162,6 +162,15 @@ class Consumption:
         if partition.drops_unwanted:
             self._decisions.check(partition)
 
+    def agreed_end(self, key: PartitionKey, offset: int, leader_epoch: int | None) -> int:
+        """Return how far a position holds that was committed in an epoch: an unclean election may have put other rows
+        behind that epoch's end. 0 if the partition is not led here; None as epoch: it holds as it is.
+        """
+        partition = self._partitions.get(key)
+        if partition is None or partition.leadership is None:
+            return 0
+        return offset if leader_epoch is None else min(offset, partition.log.epoch_end(leader_epoch).start_offset)
+
     def _led(self, key: PartitionKey) -> Partition:
         partition = self._partitions.get(key)
         if partition is None or partition.leadership is None or partition.when_idle is not None:

@@ -2,7 +2,8 @@
 
 Rules: the caller runs the consumers, and tells the filters of all of them, for one leadership; the next one has to be
 told anew. Until then nothing is known, and nothing is decided on (`RowDecisions`); but in a stream that has no log of
-consumers there are none with acks, and nothing is wanted.
+consumers there are none with acks, and nothing is wanted. A stream that names groups or archives as its consumers
+(`interest_of`) wants everything.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from penstock.node.partition.wanted_subjects import WantedSubjects
 from penstock.replication.leader import Leadership
 
 _NOTHING = WantedSubjects(())
+_ALL = WantedSubjects((">",))
 
 
 class StreamInterest:
@@ -30,6 +32,8 @@ class StreamInterest:
 
     def wanted(self, partition: Partition) -> WantedSubjects:
         """Return what is wanted in this leadership. Raise RemoteError not_yet: it is not known."""
+        if partition.stream.config.named_consumers:
+            return _ALL  # groups and archives have no filters
         leadership, wanted = self._told.get(partition, (None, None))
         if wanted is None or leadership is not partition.leadership:
             if not partition.stream.has_consumers:

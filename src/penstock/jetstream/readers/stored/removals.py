@@ -29,6 +29,7 @@ from penstock.jetstream.errors import consumer_refusal
 from penstock.jetstream.partition_streams import real_ids
 from penstock.jetstream.readers.chunks import read_payload
 from penstock.jetstream.readers.reader import Place, Reader
+from penstock.jetstream.readers.stored.named_positions import NamedClaim, NamedPositions
 from penstock.live.row_set import RowSet
 from penstock.messages import FetchRequest, FetchResponse, Response
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 LOOK_US = 250_000
 """Time between two looks for messages that consumers have passed; an ack is looked after at once."""
+NAMED_US = 1_000_000
+"""Time between two looks at the positions of groups and archives that count as consumers."""
 ASK_US = 10_000_000
 """Time between two questions about the subjects of what consumers with filters have not passed yet."""
 RETRY_US = 500_000
@@ -101,7 +104,7 @@ class Coming:
 class _Stream:
     """One stream in one leadership."""
 
-    def __init__(self, state: StreamState, log_start: int) -> None:
+    def __init__(self, gateway: Gateway, state: StreamState, log_start: int) -> None:
         partition_id = real_ids(state.stream_id)
         self.stream_id = state.stream_id
         self.key = PartitionKey(*partition_id)
@@ -109,6 +112,8 @@ class _Stream:
         self.policy = state.config.retention_policy
         self.interest = Interest(self.policy, log_start)
         self.keys: dict[Reader, str] = {}
+        self.named = NamedPositions(gateway, self.key)
+        self.named_us = 0
         self.told: tuple[str, ...] | None = None
         self.look_us = 0
         self.ask_us = 0
@@ -144,7 +149,8 @@ class Removals:
         if one is not None and is_same and one.policy is now_state.config.retention_policy:
             return
         self.end(state.stream_id)
-        one = self._streams[state.stream_id] = _Stream(now_state, shown.log_start)
+        one = self._streams[state.stream_id] = _Stream(self._gateway, now_state, shown.log_start)
+        self._name(one, now_state)
         for reader in [] if feed is None else feed.readers.values():
             self._join(one, feed, reader)
         self._tell(one)
@@ -159,7 +165,7 @@ class Removals:
     def forget(self, feed: Feed) -> None:
         """A stream has no readers here any more; one with a log of consumers ends with its leadership."""
         state = self._gateway.stream_of(StreamId(feed.stream_id))
-        if state is None or not state.has_consumers:
+        if state is None or not (state.has_consumers or state.config.named_consumers):
             self.end(feed.stream_id)
 
     def follow_image(self, feeds: Callable[[], Sequence[Feed]]) -> None:
@@ -171,10 +177,30 @@ class Removals:
             state = self._gateway.stream_of(StreamId(one.stream_id))
             if state is None or not state.config.is_consumed or state.partitions[0].leader_epoch != one.epoch:
                 self.end(one.stream_id)
+            else:
+                self._name(one, state)
         for feed in feeds():
             state = self._gateway.stream_of(StreamId(feed.stream_id))
             if state is not None and state.config.is_consumed:
                 self.begin(state, feed)
+        for state in self._gateway.node.image.streams.values():
+            if state.config.named_consumers and not state.has_consumers:
+                self.begin(state, None)
+
+    # Groups and archives
+
+    def _name(self, one: _Stream, state: StreamState) -> None:
+        """Have the groups and archives count that the stream names. One that it names no more takes nothing with it."""
+        names, claims = state.config.named_consumers, one.named.claims
+        for name in [name for name in claims if name not in names]:
+            del claims[name]
+            one.interest.abandon(name)
+        for name in names:
+            if name not in claims:
+                claims[name] = NamedClaim()
+                one.interest.join(name, (), claims[name])
+                one.named_us = 0
+        self._tell(one)
 
     # Consumers
 
@@ -353,11 +379,18 @@ class Removals:
             if now.elapsed_us < self._due_us(one):
                 continue
             one.look_us, one.retry_us = now.elapsed_us + LOOK_US, None
+            if one.named.claims and now.elapsed_us >= one.named_us:
+                one.named_us = now.elapsed_us + NAMED_US
+                self._ask_named(one)
             if one.told is None:
                 self._tell(one)
             self._remove(one, is_awaited=bool(one.unanswered))
             if now.elapsed_us >= one.ask_us and not one.is_asking:
                 self._ask(one, now)
+
+    def _ask_named(self, one: _Stream) -> None:
+        if (state := self._gateway.stream_of(StreamId(one.stream_id))) is not None:
+            one.named.ask(state)
 
     def _due_us(self, one: _Stream) -> int:
         return one.look_us if one.retry_us is None else max(one.look_us, one.retry_us)
@@ -365,7 +398,8 @@ class Removals:
     @property
     def next_us(self) -> int | None:
         """When `tick` has something to do."""
-        return min((self._due_us(one) for one in self._streams.values() if one.keys), default=None)
+        found = (self._due_us(one) for one in self._streams.values() if one.keys or one.named.claims)
+        return min(found, default=None)
 
     # Questions about subjects
 

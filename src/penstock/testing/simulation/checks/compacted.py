@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.base.limits import OFFSET_MAX
-from penstock.live.row_set import RowSet
+from penstock.live.row_set import NONE, RowSet
 
 
 class CompactedRow(NamedTuple):
@@ -106,6 +106,7 @@ class Compacted:
         self.gone: set[int] = set()  # tombstones that a broker has removed
         self.was_alone = False  # brokers have decided alone: rows may be gone that no mark hides
         self._hidden: dict[int, tuple[int, RowSet]] = {}  # end of the folded marks → log start, and what they hide
+        self._hidden_somewhere = NONE  # by the marks of any broker: its followers get these rows without them
         self.taken = 0  # messages that brokers had and have removed
         self._retention_us = retention_us
         self._rows: dict[int, CompactedRow] = {}
@@ -126,6 +127,7 @@ class Compacted:
             if row.key is not None:
                 self._offsets[row.key].remove(offset)
         self.gone = {offset for offset in self.gone if offset < end}
+        self._hidden_somewhere = self._hidden_somewhere.between(0, end)
         for replica in self._replicas.values():
             replica.cut(end)
 
@@ -162,8 +164,9 @@ class Compacted:
             self.was_alone = True
         if self.was_alone or seen.hidden is None:
             return ""
+        self._hidden_somewhere |= seen.hidden
         known = (offset for offset in range(seen.begin, seen.end) if offset in self._rows)
-        lost = [offset for offset in known if offset not in seen.rows and offset not in seen.hidden]
+        lost = [offset for offset in known if offset not in seen.rows and offset not in self._hidden_somewhere]
         return f"{lost} are gone, and no mark hides them" if lost else ""
 
     def compare(self, replica: DiskCopy, seen: SeenRange) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.live.row_set import NONE, RowSet
 from penstock.testing.simulation.checks.compacted import Compacted, CompactedRow, DiskCopy, Moment, SeenRange
 
 RETENTION_US = 1_000_000
@@ -28,11 +29,12 @@ def compare(
     begin: int | None = None,
     at_us: int = 0,
     steps: int = 0,
+    hidden: RowSet | None = None,
 ) -> str:
     """What is wrong with a replica that has these of what is known."""
     first = log_start if begin is None else begin
     rows = {offset: compacted._rows[offset] for offset in offsets}
-    return compacted.compare(replica, SeenRange(log_start, first, end, rows, Moment(at_us, steps)))
+    return compacted.compare(replica, SeenRange(log_start, first, end, rows, Moment(at_us, steps), hidden))
 
 
 def test_what_has_a_later_one_may_go() -> None:
@@ -56,6 +58,25 @@ def test_the_last_one_of_its_key_stays() -> None:
     assert compare(compacted, replica, 0, 1, end=2) == ""
     assert compare(compacted, replica, 0, end=2) == "1 is the last of key b'x', and is gone"
     assert compacted.passed_over([1]) == "1 is the last of key b'x', and is passed over"
+
+
+def test_what_marks_hide_may_be_gone() -> None:
+    compacted = known(X1, X2)
+    replica = compacted.replica(1, 1)
+    assert compare(compacted, replica, 1, end=2, hidden=NONE) == "[0] are gone, and no mark hides them"
+    assert compare(compacted, replica, 1, end=2, hidden=RowSet.of([0])) == ""
+
+
+def test_a_replica_gets_rows_without_what_only_its_leader_knows_to_be_hidden() -> None:
+    """The leader has rewritten a batch before the replica fetches it; the marks reach the replica later."""
+    compacted = known(X1, X2)
+    assert compare(compacted, compacted.replica(1, 1), 0, 1, end=2, hidden=NONE) == ""
+    assert compare(compacted, compacted.replica(2, 1), 1, end=2, hidden=RowSet.of([0])) == ""
+    assert compare(compacted, compacted.replica(3, 1), 1, end=2, hidden=NONE) == ""
+    compacted.cut(0)
+    compacted.know(0, X1)
+    compacted.know(1, X2)
+    assert compare(compacted, compacted.replica(3, 1), 1, end=2, hidden=NONE) != ""
 
 
 def test_what_nobody_has_seen_is_not_missed() -> None:
