@@ -6,12 +6,14 @@ WORKSHOP (benchmarks, builds, demonstrations, exhaustive runs) belong to the las
 | tier     | run by                  | `each_change` | `needs_time` | WORKSHOP | examples      | seed       |
 |----------|-------------------------|---------------|--------------|----------|---------------|------------|
 | `quick`  | `make test`; no Spark   | no            | no           | no       | a sixth       | Hypothesis |
-| `change` | `.ci/run`               | yes           | a quarter    | no       | all           | the code   |
+| `change` | `.ci/run`               | yes           | an eighth    | no       | all           | the code   |
 | `full`   | `make test ARGS=--full` | yes           | yes          | yes      | all           | the code   |
 | `long`   | `make test ARGS=--long` | yes           | yes          | yes      | several times | Hypothesis |
 
-Where the code gives the seed, the same code has the same examples and the same quarter of the long tests on every
-machine, and other code has others: four changes in a row run each long test about once.
+Where the code gives the seed, the same code has the same examples and the same eighth of the long tests on every
+machine, and other code has others: a long test runs in one change of eight, on average.
+
+Of the folders in _MANY the quick tier runs an eighth, also of tests without a mark.
 """
 
 from __future__ import annotations
@@ -62,9 +64,9 @@ WORKSHOP = (
 
 each_change = pytest.mark.skipif(not HAS_TIME, reason="takes seconds: TESTS=change or `make test ARGS=--full` runs it")
 needs_time = pytest.mark.needs_time
-_PARTS = 4
+_PARTS = 8
 _SPARK = "tests/spark/"
-_MANY = "tests/scenarios/cluster/"  # of these the quick tier runs a quarter
+_MANY = ("tests/integration/", "tests/scenarios/cluster/", "tests/sim/")  # of these the quick tier runs one part
 
 
 def why_left_out(test: str, *, needs_time: bool) -> str | None:
@@ -86,7 +88,7 @@ def why_left_out(test: str, *, needs_time: bool) -> str | None:
 
 
 def is_in_part(test: str, seed: int) -> bool:
-    """Return whether a test is one of the quarter that this seed runs. Seeds that follow each other run all of them."""
+    """Return whether a test is in the part that this seed runs. Seeds that follow each other run all parts."""
     return (int.from_bytes(sha256(test.encode()).digest()[:4]) + seed) % _PARTS == 0
 
 

@@ -1,4 +1,4 @@
-"""Some of nats.go's tests at each change, and the parts that run peers' suites.
+"""A few of nats.go's tests at each change, and the parts that run peers' suites.
 
 A test of nats.go that passes now and did not in the kept results fails here, too: `make conformance ARGS=--keep` keeps
 the new results, and the page is made from them.
@@ -44,10 +44,10 @@ from tests.conformance.servers import System
 from tests.conformance.stand_in import parse
 from tests.conformance.suites import ROOT, SuiteMissingError, put_nats_server, reason, run_program
 from tests.conformance.tester import running_tester
-from tests.extent import each_change
+from tests.extent import RUNS_ALL, code_seed, each_change, needs_time
 from tests.ports import free_ports
 
-AT_EACH_CHANGE = (
+OF_CHANGES = (
     "TestAccountInfo",
     "TestCreateStream",
     "TestDeleteMsg",
@@ -64,6 +64,7 @@ AT_EACH_CHANGE = (
     "TestOrderedConsumerNextOrder",
     "TestStreamInfo",
 )
+THIRD = 3  # a change runs one in so many of them: each starts servers of its own, in two seconds of CPU
 JOBS = 4  # a test that fails mostly waits
 
 
@@ -71,8 +72,9 @@ JOBS = 4  # a test that fails mostly waits
 @pytest.mark.parametrize("system", list(System))
 async def test_nats_go(system: System) -> None:
     kept = {row.name: row for row in read_run(RESULTS / f"nats.go.{system}.json").rows}
-    run = await run_suite(NatsGo(), system, AT_EACH_CHANGE, JOBS)
-    assert len(run.rows) == len(AT_EACH_CHANGE)
+    tests = OF_CHANGES if RUNS_ALL else OF_CHANGES[code_seed() % THIRD :: THIRD]
+    run = await run_suite(NatsGo(), system, tests, JOBS)
+    assert len(run.rows) == len(tests)
     other = [row for row in run.rows if row.result != kept[row.name].result]
     assert other == [], "if they pass now: make conformance ARGS=--keep"
 
@@ -304,7 +306,7 @@ def test_arguments_are_read_as_nats_server_reads_them() -> None:
 # The tester service
 
 
-@each_change
+@needs_time
 @pytest.mark.parametrize("system", list(System))
 async def test_the_tester_service(system: System, tmp_path: Path) -> None:
     async with running_tester(system, tmp_path) as url:
@@ -414,7 +416,7 @@ class Started:
         await eventually(look, "both programs have ended")
 
 
-@each_change
+@needs_time
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 async def test_the_stand_in_is_a_server_with_a_broker_and_both_end_with_it(how: signal.Signals, tmp_path: Path) -> None:
     started = Started(tmp_path, by_config=how is signal.SIGKILL)

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.vfs.faulty import CHANGES, FileFault, FileOperation, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.extent import HAS_TIME, each_change, extent
+from tests.extent import each_change, extent, needs_time
 from tests.unit.node.harness import Broker
 from tests.unit.node.workload import NAMES, Workload
 
@@ -40,8 +40,9 @@ def left_by(memory: MemoryVfs, random: Random) -> MemoryVfs:
     return memory.crash_clone(keep, random if keep is Keep.SUBSET else None)
 
 
-@each_change
-@pytest.mark.parametrize("seed", range(extent(4 if HAS_TIME else 1, 12)))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=needs_time if seed else each_change) for seed in range(extent(4, 12))]
+)
 def test_power_loss_at_every_write_boundary(seed: int) -> None:
     random = Random(seed)
     broker = Broker().start()
@@ -55,7 +56,7 @@ def test_power_loss_at_every_write_boundary(seed: int) -> None:
             workload.check(broker.crash(memory=left_by(broker.memory, random)).start())
 
     broker.vfs.watcher = cut_the_power
-    for _ in range(400 if HAS_TIME else 200):
+    for _ in range(400):
         do_something(workload, random)
     assert crashes > 100
     workload.settle()

@@ -16,9 +16,9 @@ import pytest
 import typer
 
 from penstock.broker.config.config import load
-from tests.cli_app import app
+from tests.cli_app import root_command
 from tests.docs.pages import FILE, PAGES, PYTHON, ROOT, Reader, Step, blocks, penstock_commands, settings_of, steps
-from tests.extent import each_change
+from tests.extent import each_change, needs_time
 
 
 def appended(stream: str, rows: int, partition: int = 0, **row: str) -> str:
@@ -91,7 +91,7 @@ Path("shop.binpb").write_bytes(FileDescriptorSet(file=[file]).SerializeToString(
 TYPED_ORDERS = (*TYPED, "file typed-services/orders.py", "python orders.py")
 
 Command = typer.core.TyperCommand | typer.core.TyperGroup
-PROGRAM: Command = typer.main.get_command(app)  # type: ignore[assignment]
+PROGRAM: Command = root_command()
 
 SALE = "".join(
     text for language, text in blocks(PAGES["typed-columns"].read_text(encoding="utf-8")) if language == "json"
@@ -534,10 +534,13 @@ def given(line: str) -> Step:
 
 
 RUN = [page for page in PAGES if any(not elsewhere(page, step) for step in steps_of(page))]
+READ_FIRST = ("README", "consumer-groups", "consumers")
+"""Pages that run at each change. The others take two seconds of CPU each, and run in turns."""
 
 
-@each_change
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=each_change if page in READ_FIRST else needs_time) for page in RUN]
+)
 def test_the_commands_of_a_page_run(tmp_path: Path, page: str) -> None:
     text = PAGES[page].read_text(encoding="utf-8")
     reader = Reader(tmp_path)

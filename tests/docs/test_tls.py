@@ -16,7 +16,7 @@ import pytest
 from penstock.broker.config.config import load
 from penstock.broker.config.settings import SETTINGS
 from tests.broker_process import broker_environment, running_broker
-from tests.cli_app import app
+from tests.cli_app import root_command
 from tests.docs.pages import settings_of
 from tests.extent import each_change, needs_time
 from tests.metrics_page import get, url_of
@@ -96,10 +96,8 @@ def test_its_cluster_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_every_option_that_it_names_is_there() -> None:
-    import typer
-
     known = set()
-    stack = [typer.main.get_command(app)]
+    stack = [root_command()]
     while stack:
         command = stack.pop()
         known |= {name for one in command.params for name in one.opts}

@@ -96,7 +96,7 @@ async def test_each_way_to_log_in(broker, tmp_path) -> None:
             assert client.nats_urls
 
 
-@each_change
+@needs_time
 async def test_who_may_read_some_subjects_gets_their_last_messages(broker) -> None:
     async with await broker.client() as admin:
         await admin.create_stream("au", "au.>")
@@ -197,7 +197,7 @@ async def test_a_token_that_has_expired(broker) -> None:
             pass
 
 
-@each_change
+@needs_time
 async def test_who_has_the_login_publishes_through_the_embedded_server_and_nobody_else(broker) -> None:
     file = broker.data_dir / "nats.credentials"
     user, _, password = file.read_text().strip().partition(":")
@@ -360,7 +360,7 @@ def penstock(broker: BrokerProcess, *arguments: str, stdin: str = "") -> subproc
     return warm.run([*options, *arguments], broker.environment, stdin=stdin)
 
 
-@each_change
+@needs_time
 def test_users_and_rules_from_the_command_line(broker, tmp_path) -> None:
     token = tmp_path / "billing.token"
     assert penstock(broker, "stream", "create", "orders", "orders.>").returncode == 0

@@ -14,12 +14,12 @@ from penstock.base.errors import ErrorCode, PenstockError
 from penstock.client.users import password_credential, rule, token_credential
 from penstock.messages import FetchRequest
 from tests.broker_process import eventually, running_broker
-from tests.extent import each_change, needs_time
+from tests.extent import needs_time
 from tests.integration.clusters import running_cluster
 from tests.integration.guarded import ADMIN, PASSWORD, SECRET, in_cluster, logged_in
 
 
-@each_change
+@needs_time
 async def test_a_cluster_goes_by_a_rule_on_all_brokers_at_once(tmp_path) -> None:
     with running_cluster(tmp_path, 3, *in_cluster(tmp_path)) as cluster:
         cluster.log_in(Credentials.password("admin", PASSWORD))

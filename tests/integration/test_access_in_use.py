@@ -70,7 +70,7 @@ async def test_who_is_over_a_rate_waits_and_stores_everything_once(broker) -> No
             await other.append("orders", rows, timeout=5)
 
 
-@each_change
+@needs_time
 async def test_what_a_search_looks_through_counts_against_the_rate_though_nothing_is_found(broker) -> None:
     rows = [{"subject": "orders.eu", "value": bytes(50_000)} for _ in range(20)]  # some 1 MB
     async with await broker.client() as admin:
@@ -157,7 +157,7 @@ async def test_so_they_do_with_several_brokers(tmp_path) -> None:
             await _go_on(admin, servers, tmp_path / "bob", rotations=3, replicas=3)
 
 
-@each_change
+@needs_time
 async def test_who_connects_between_the_new_file_and_the_new_password_is_let_in_with_the_one_before(
     broker, tmp_path
 ) -> None:

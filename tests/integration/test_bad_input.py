@@ -94,7 +94,7 @@ async def test_a_message_that_is_too_large(broker: BrokerProcess, client: aio.Cl
     assert (await client.stream("large")).partitions[0].log_end == 1
 
 
-@each_change
+@needs_time
 async def test_a_message_that_no_stream_takes_cuts_nobody_off(tmp_path: Path) -> None:
     size = limits.NATS_FRAME_BYTES_MAX + 1
     with running_nats(tmp_path / "nats", "max_payload: 80MB\nmax_pending: 300MB\n") as nats_server:
@@ -141,7 +141,7 @@ async def test_garbage_on_the_nats_connection_is_stored_as_it_came(broker: Broke
     assert (await client.status()).nats.reconnects == 0
 
 
-@each_change
+@needs_time
 async def test_the_disk_fills_up_in_the_middle_of_appends(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as nats_server, small_disk(tmp_path / "disk") as disk:
         data_dir = disk.folder / "data"

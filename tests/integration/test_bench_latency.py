@@ -156,7 +156,7 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert (shown.returncode, shown.stderr) == (1, "Error: /dev/full could not be written: No space left on device\n")
 
 
-@each_change
+@needs_time
 def test_a_page_is_written_although_nobody_reads_what_is_shown(tmp_path: Path) -> None:
     run = Report(kind="latency", command="it", started=now(), machine=machine(tmp_path), notes=["x" * 100] * 2_000)
     write_json(run, tmp_path / "run.json")

@@ -52,7 +52,7 @@ def test_a_moment_is_that_of_a_batch() -> None:
     assert found == [0, 16_384, 16_384, 32_768, 32_768, 40_000]
 
 
-@each_change
+@needs_time
 def test_what_is_made_is_what_a_broker_serves(tmp_path: Path) -> None:
     scale.make_streams(tmp_path / "many", 3)
     scale.make_long(tmp_path / "long", 20_000)

@@ -12,7 +12,7 @@ from penstock import aio
 from penstock.schemas.kinds import Schema, SchemaKind
 from tests.broker_process import BrokerProcess, eventually
 from tests.cli_process import command
-from tests.extent import each_change
+from tests.extent import needs_time
 from tests.integration.test_backup import rows_of, two, verify
 
 CONTRACT = """
@@ -42,7 +42,7 @@ async def _fill(client: aio.Client) -> None:
     await client.register_contract("events", CONTRACT)
 
 
-@each_change
+@needs_time
 async def test_schemas_come_back_with_all_versions_and_rows_are_not_checked(tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     async with two(tmp_path) as pair:
@@ -77,7 +77,7 @@ async def test_schemas_come_back_with_all_versions_and_rows_are_not_checked(tmp_
             await there.stream("again")
 
 
-@each_change
+@needs_time
 async def test_a_copy_has_the_schemas_of_its_source(tmp_path: Path) -> None:
     async with two(tmp_path) as pair:
         here, there, server = pair.here, pair.there, pair.old.client_address
@@ -98,7 +98,7 @@ async def test_a_copy_has_the_schemas_of_its_source(tmp_path: Path) -> None:
         assert await rows_of(there, "other") == await rows_of(here, "orders")
 
 
-@each_change
+@needs_time
 async def test_rows_of_copies_and_restores_are_not_checked(
     broker: BrokerProcess, client: aio.Client, tmp_path: Path
 ) -> None:

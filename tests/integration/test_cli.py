@@ -161,7 +161,7 @@ def test_what_is_published_is_read_back(run: Run, stream: str) -> None:
     assert "(tombstone)" in run("read", stream, "--format", "table").stdout
 
 
-@each_change
+@needs_time
 def test_many_messages_and_every_place(run: Run, stream: str) -> None:
     numbers = b"".join(b"%d\n" % number for number in range(500))
     assert (
@@ -682,7 +682,7 @@ def test_as_json_a_start_that_fails_says_why_in_the_log(tmp_path: Path) -> None:
         assert lines[-1]["broker"] == (None if more else 1)
 
 
-@each_change
+@needs_time
 @pytest.mark.parametrize(
     "arguments",
     [("stream", "list", "--json"), ("stream", "list"), ("status",), ("read", "{stream}", "--format", "raw")],

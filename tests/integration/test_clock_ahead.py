@@ -71,7 +71,7 @@ async def values_and_times(client: aio.Client, stream: str) -> list[tuple[int, b
     return list(zip(table.column("offset").to_pylist(), table.column("value").to_pylist(), times, strict=True))
 
 
-@each_change
+@needs_time
 async def test_the_steps_of_the_page(broker: BrokerProcess, client: aio.Client, tmp_path: Path) -> None:
     make(broker, "orders", dated(0, 50, NOW_US - 10 * YEAR_US), dated(50, 60, FUTURE_US))
     await client.resume_stream("orders")

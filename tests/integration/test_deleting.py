@@ -61,7 +61,7 @@ async def test_what_was_answered_as_deleted_is_gone_when_its_leader_is_killed_at
             assert await offsets_of(client, "orders") == left
 
 
-@each_change
+@needs_time
 async def test_a_killed_broker_shows_no_deleted_message_and_the_commands_say_what_they_did(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client:

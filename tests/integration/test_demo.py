@@ -103,7 +103,7 @@ def held(port: int) -> Iterator[None]:
         yield
 
 
-@each_change
+@needs_time
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_demo_stops_what_it_started(folder: Path, number: signal.Signals) -> None:
     with started(folder, "--data-dir", "other") as process:

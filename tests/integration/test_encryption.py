@@ -280,7 +280,7 @@ async def test_keys_that_cannot_be_read_again_leave_those_of_before(broker: Brok
     assert "nonsense" not in broker.said
 
 
-@each_change
+@needs_time
 async def test_the_tools_read_the_files_with_the_keys(broker: BrokerProcess, keys: Path, tmp_path: Path) -> None:
     async with await broker.client() as client:
         await client.create_stream("orders", "orders.>", encryption="aes-256-gcm")

@@ -90,7 +90,7 @@ async def test_who_was_taken_for_a_broker_makes_no_user_once_there_is_one(tmp_pa
             assert [user.name for user in (await root.users.all()).users] == ["root"]
 
 
-@each_change
+@needs_time
 async def test_no_first_user_is_made_while_a_broker_is_away(tmp_path: Path, secret: str) -> None:
     with running_cluster(tmp_path, 3, "--cluster-secret-file", secret) as cluster:
         await cluster.all_live()

@@ -18,7 +18,7 @@ import penstock
 from penstock import aio
 from tests.broker_process import BrokerProcess, running_broker, running_nats
 from tests.cli_process import command, launched
-from tests.extent import each_change, needs_time
+from tests.extent import needs_time
 from tests.ports import free_ports
 
 TIMEOUT_S = 60
@@ -178,7 +178,7 @@ async def filled(js: Any) -> None:
     await store.delete("old")
 
 
-@each_change
+@needs_time
 @pytest.mark.parametrize("runs", [1, 2])
 async def test_clients_find_what_they_found_in_jetstream(tmp_path: Path, runs: int) -> None:
     async with servers(tmp_path) as (there, here, broker, client):
@@ -202,7 +202,7 @@ async def test_clients_find_what_they_found_in_jetstream(tmp_path: Path, runs: i
         assert (await (await here.key_value("b")).get("a")).value == b"new"
 
 
-@each_change
+@needs_time
 async def test_a_sealed_object_store_is_sealed_here_too(tmp_path: Path) -> None:
     async with servers(tmp_path) as (there, here, broker, client):
         both = Servers(there, here, broker, client)
@@ -217,7 +217,7 @@ async def test_a_sealed_object_store_is_sealed_here_too(tmp_path: Path) -> None:
         assert (await client.stream("OBJ_o")).intake == "sealed"
 
 
-@each_change
+@needs_time
 async def test_messages_that_jetstream_deletes_between_two_runs_are_deleted(tmp_path: Path) -> None:
     async with servers(tmp_path) as (there, here, broker, client):
         both = Servers(there, here, broker, client)

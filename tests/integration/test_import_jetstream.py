@@ -23,7 +23,7 @@ from penstock.base.config import StreamConfig as StreamConfigHere
 from penstock.client.bulk.placing import create_paused
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.cli_process import command, ended, launched
-from tests.extent import each_change, needs_time
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses
 
 TIMEOUT_S = 60
@@ -84,7 +84,7 @@ async def filled(js: Any, count: int, *, name: str = "ORDERS", **config: Any) ->
         await asyncio.gather(*publishes)
 
 
-@each_change
+@needs_time
 async def test_every_message_is_where_it_was_and_gaps_are_gaps(tmp_path: Path) -> None:
     async with both(tmp_path) as (js, broker, client):
         await filled(js, 300, max_age=7 * 86_400, duplicate_window=60)

@@ -44,7 +44,7 @@ def a_broker(folder: Path, nats: str, port: int, *arguments: str) -> BrokerProce
     return broker
 
 
-@each_change
+@needs_time
 async def test_a_broker_its_clients_and_its_commands(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats", host=HOST) as server:
         assert server.url.startswith("nats://[::1]:")

@@ -326,7 +326,7 @@ func must(err error) {
 """Each call may be answered by any of the brokers."""
 
 
-@each_change
+@needs_time
 async def test_nats_go_uses_buckets_and_objects_of_a_cluster_by_domain(tmp_path: Path) -> None:
     (tmp_path / "program").mkdir()
     async with three_brokers(tmp_path) as (_, url):

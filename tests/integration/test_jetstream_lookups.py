@@ -15,7 +15,7 @@ from nats.js.api import StreamConfig
 
 from penstock import aio
 from tests.broker_process import eventually, running_broker, running_nats
-from tests.extent import each_change
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import running_cluster
 
 TIMEOUT_S = 60
@@ -233,7 +233,7 @@ async def test_answers_are_those_of_jetstream(tmp_path: Path) -> None:
         await connection.close()
 
 
-@each_change
+@needs_time
 async def test_a_get_sees_each_ack_whichever_broker_takes_it(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 3, "--jetstream-api", "domain") as cluster:
         await cluster.all_live()

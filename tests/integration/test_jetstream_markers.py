@@ -12,7 +12,7 @@ from typing import Any
 from nats.js.api import KeyValueConfig
 
 from tests.broker_process import eventually, running_broker, running_nats
-from tests.extent import each_change
+from tests.extent import each_change, needs_time
 from tests.integration.test_jetstream_readers import delivering
 from tests.integration.test_jetstream_streams import MANAGE, api_options, connected, said, serving, steady
 
@@ -78,7 +78,7 @@ async def left(connection: Any, stream: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-@each_change
+@needs_time
 async def test_configs_markers_and_what_is_left_are_those_of_nats_server(tmp_path: Path) -> None:
     config = f"jetstream {{ store_dir: {json.dumps(str(tmp_path / 'js'))} }}"
     with (

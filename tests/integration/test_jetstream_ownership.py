@@ -19,7 +19,7 @@ from penstock.client.users import password_credential
 from penstock.messages import StatusResponse
 from tests.broker_process import eventually, running_broker, running_nats
 from tests.cli_app import app
-from tests.extent import each_change
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses, running_cluster
 from tests.integration.guarded import PASSWORD, logged_in
 from tests.integration.test_jetstream_streams import MANAGE, api_options, connected, said, serving
@@ -87,7 +87,7 @@ async def test_a_broker_leaves_the_api_to_another_that_answers_and_tells_so(tmp_
             assert (await said(connection, "STREAM.NAMES"))["streams"] is None
 
 
-@each_change
+@needs_time
 async def test_a_monitor_on_everything_and_a_lost_connection_are_told(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as server:
         async with connected(server.url) as connection:
@@ -125,7 +125,7 @@ async def _is_in(broker: Any, text: str) -> bool:
     return text in broker.said
 
 
-@each_change
+@needs_time
 async def test_a_cluster_leaves_as_one_and_comes_back_only_when_told(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 3, *api_options(*MANAGE)) as brokers:
         await brokers.all_live()
@@ -200,7 +200,7 @@ async def test_clients_with_the_permissions_of_the_page_cannot_make_the_cluster_
             assert "is not served" not in broker.said
 
 
-@each_change
+@needs_time
 async def test_a_second_cluster_does_not_take_the_domain_of_the_first(tmp_path: Path) -> None:
     with (
         running_nats(tmp_path / "nats") as server,

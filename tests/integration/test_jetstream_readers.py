@@ -13,7 +13,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from tests.broker_process import eventually, running_broker, running_nats
-from tests.extent import each_change
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.test_jetstream_streams import api_options, connected, said, serving, steady
 from tests.ports import free_ports
@@ -293,7 +293,7 @@ async def watched(watcher: Any, *, stops: bool = True) -> list[tuple[str, bytes,
     return found
 
 
-@each_change
+@needs_time
 async def test_a_reader_goes_on_through_a_change_of_the_leader(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with running_nats(tmp_path / "nats", f'leafnodes {{ listen: "127.0.0.1:{port}" }}\n') as server:
@@ -322,7 +322,7 @@ async def test_a_reader_goes_on_through_a_change_of_the_leader(tmp_path: Path) -
             brokers.end()
 
 
-@each_change
+@needs_time
 async def test_partitions_are_read_in_order_from_any_broker(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with running_nats(tmp_path / "nats", f'leafnodes {{ listen: "127.0.0.1:{port}" }}\n') as server:

@@ -16,7 +16,7 @@ from nats.js.api import StreamConfig
 from nats.js.errors import BadRequestError, NotFoundError
 
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
-from tests.extent import each_change
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import running_cluster
 
 TIMEOUT_S = 20
@@ -466,7 +466,7 @@ async def test_an_answer_beyond_max_payload_is_paged_and_the_connection_stays(tm
         assert "Maximum Payload" not in broker.said
 
 
-@each_change
+@needs_time
 async def test_requests_at_any_broker_know_every_answered_change(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 3, *api_options(*MANAGE)) as brokers:
         await brokers.all_live()

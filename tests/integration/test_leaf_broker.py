@@ -16,7 +16,7 @@ from penstock.node.step import Step
 from penstock.vfs.memory import MemoryVfs
 from tests.broker_process import eventually, running_broker
 from tests.broker_process import running_nats as running_nats_process
-from tests.extent import each_change
+from tests.extent import each_change, needs_time
 from tests.integration.in_process import broker_in_process
 from tests.integration.test_doctor import examine, told
 from tests.integration.test_leaf_link import LEAFNODES, frame
@@ -35,7 +35,7 @@ def config_on_the_page(leaf_port: int) -> str:
     return config.replace(wanted, f"host: 127.0.0.1, port: {leaf_port}")
 
 
-@each_change
+@needs_time
 async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     [line] = re.findall(r"penstock serve (.*)", PAGE.read_text())
     options = shlex.split(line)

@@ -21,7 +21,7 @@ from penstock.messages import GapInfo
 from penstock.node.replicas.listened_file import read_listened
 from penstock.vfs.real import RealVfs
 from tests.broker_process import BrokerProcess, NatsProcess, eventually, running_broker, running_nats
-from tests.extent import each_change, needs_time
+from tests.extent import needs_time
 from tests.integration.publishers import Publisher, check_nothing_acked_is_lost, connected_to, publishers
 
 CHILD = str(Path(__file__).parent / "child")
@@ -193,7 +193,7 @@ def _slow_disk(gate: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-@each_change
+@needs_time
 async def test_a_disk_that_does_not_keep_up_refuses_and_pauses_but_does_not_lose(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.touch()
@@ -251,7 +251,7 @@ async def test_a_disk_that_does_not_keep_up_refuses_and_pauses_but_does_not_lose
             assert (await client.get("full3", ack.seq - 1)).value == b"room again"
 
 
-@each_change
+@needs_time
 async def test_a_sync_that_fails_fences_the_stream_until_a_restart(tmp_path: Path) -> None:
     fails = tmp_path / "fails"
     environment = {"PYTHONPATH": CHILD, "TEST_SYNC_FAILS": str(fails)}

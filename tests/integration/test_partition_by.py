@@ -30,7 +30,7 @@ async def _placed(client: aio.Client, stream: str) -> dict[bytes, list[tuple[int
     return found
 
 
-@each_change
+@needs_time
 async def test_leaders_part_a_subject_by_keys_and_tokens_for_plain_publishers(cluster: ClusterProcesses) -> None:
     async with cluster.client(1) as client:
         await client.create_stream("by-key", "k.>", partitions=4, partition_by="key")

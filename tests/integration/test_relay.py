@@ -134,7 +134,7 @@ async def test_all_partitions_are_relayed_each_in_its_order(broker: BrokerProces
     assert all(offsets == list(range(len(offsets))) for offsets in by_partition.values())
 
 
-@each_change
+@needs_time
 async def test_a_loop_is_refused_and_other_streams_are_named(broker: BrokerProcess, client: aio.Client) -> None:
     await with_rows(client, "looping", 3)
     for target in ("looping.a.b", "looping.{2}.{3}", "{subject}"):

@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from penstock.broker.config.settings import SETTINGS, Setting
-from tests.cli_app import app
+from tests.cli_app import root_command
 from tests.conformance.page import with_results
 from tests.docs.reference.contract_changes import contract_changes
 from tests.docs.reference.errors_reference import errors_reference
@@ -125,7 +123,7 @@ this machine only. |
 
 def cli_reference() -> str:
     """Return the text of docs/reference/cli.md."""
-    root = typer.main.get_command(app)
+    root = root_command()
     parts = [_CLI_HEAD, _MADE, _list_of_commands()]
     for path, command in commands():
         context = _context(command, path, root)
@@ -154,7 +152,7 @@ def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
             if not child.hidden:
                 yield from below((*path, name), child)
 
-    yield from below(("penstock",), typer.main.get_command(app))
+    yield from below(("penstock",), root_command())
 
 
 def _context(command: Any, path: tuple[str, ...], root: Any) -> Any:

@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli.program import COMMANDS, program
+from tests.cli_app import app, root_command
 from tests.extent import each_change
 
 MODULES = {
@@ -22,7 +23,7 @@ MODULES = {
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_alone_is_as_it_is_among_all(name: str) -> None:
     alone = typer.main.get_command(program([name])).commands[name]  # type: ignore[attr-defined]
-    among = typer.main.get_command(program()).commands[name]  # type: ignore[attr-defined]
+    among = root_command().commands[name]
     assert alone.name == among.name == name
     assert alone.help == among.help
     assert [one.name for one in alone.params] == [one.name for one in among.params]
@@ -90,7 +91,7 @@ def test_what_is_said_of_a_missing_distribution_is_what_it_says_itself() -> None
     ],
 )
 def test_what_other_programs_say_is_told_how_it_is_said_here(arguments: list[str], said: str) -> None:
-    done = CliRunner().invoke(program(), arguments, env={"COLUMNS": "200"})
+    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert said in done.stderr
 
@@ -117,8 +118,8 @@ def test_what_other_programs_say_is_told_how_it_is_said_here(arguments: list[str
 def test_the_names_of_other_programs_are_aliases(arguments: str, is_here: str) -> None:
     """The usage error of an unknown option shows which command took it."""
     run = CliRunner()
-    given = run.invoke(program(), [*arguments.split(), "--no-such"], env={"COLUMNS": "200"})
-    named = run.invoke(program(), [*is_here.split(), "--no-such"], env={"COLUMNS": "200"})
+    given = run.invoke(app, [*arguments.split(), "--no-such"], env={"COLUMNS": "200"})
+    named = run.invoke(app, [*is_here.split(), "--no-such"], env={"COLUMNS": "200"})
     assert (given.exit_code, given.stderr) == (named.exit_code, named.stderr)
     assert given.exit_code == 2
     assert "No such option: --no-such" in given.stderr
@@ -131,7 +132,7 @@ def test_neither_help_nor_completion_lists_an_alias() -> None:
 
 
 def test_the_version_is_a_command_too() -> None:
-    said = {CliRunner().invoke(program(), [one]).stdout for one in ("version", "--version")}
+    said = {CliRunner().invoke(app, [one]).stdout for one in ("version", "--version")}
     assert len(said) == 1
     assert said.pop().startswith("penstock ")
 

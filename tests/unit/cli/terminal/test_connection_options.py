@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.terminal.failure import clearly
 from penstock.cli.terminal.options import Globals, Server
-from tests.cli_app import app
+from tests.cli_app import root_command
 
 HERE = Path.cwd()
 
@@ -85,7 +85,7 @@ def test_credentials_before_a_command_and_behind_it(line: str, file: str, monkey
 
 
 def test_every_command_that_takes_a_server_takes_them() -> None:
-    stack: list[Any] = [typer.main.get_command(app)]
+    stack: list[Any] = [root_command()]
     count = 0
     while stack:
         command = stack.pop()

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from penstock.base import limits
 from penstock.cli.terminal.names import jetstream_name
-from tests.cli_app import app
+from tests.cli_app import app, root_command
 
 _NAMES = re.compile(r"(USER|GROUP|STREAM|NAME|ARCHIVE|TARGET)\b")
 
@@ -28,7 +28,7 @@ def named(command: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
             yield f"{path} {one.metavar}", command, one
 
 
-ARGUMENTS = list(named(typer.main.get_command(app), "penstock"))
+ARGUMENTS = list(named(root_command(), "penstock"))
 
 
 def test_the_arguments_are_found() -> None:

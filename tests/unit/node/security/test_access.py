@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -111,12 +111,16 @@ def who(broker: Broker, name: str) -> Principal:
 
 
 @contextmanager
-def asking(broker: Broker, name: str | None) -> Iterator[None]:
-    before, broker.who = broker.who, None if name is None else who(broker, name)
+def asking_as(broker: Broker, principal: Principal | None) -> Iterator[None]:
+    before, broker.who = broker.who, principal
     try:
         yield
     finally:
         broker.who = before
+
+
+def asking(broker: Broker, name: str | None) -> AbstractContextManager[None]:
+    return asking_as(broker, None if name is None else who(broker, name))
 
 
 def allow(broker: Broker, *rules: Rule, name: str = "bob") -> None:
@@ -124,8 +128,31 @@ def allow(broker: Broker, *rules: Rule, name: str = "bob") -> None:
         broker.request(ChangeRulesRequest(name=name, add=rules))
 
 
+@contextmanager
+def allowed(broker: Broker, rule: Rule) -> Iterator[None]:
+    """Bob has that rule within the block, and none before and behind it."""
+    assert broker.node.image.user("bob").rules == ()
+    allow(broker, rule)
+    try:
+        yield
+    finally:
+        with asking(broker, "ann"):
+            broker.request(ChangeRulesRequest(name="bob", drop=(rule,)))
+
+
 @pytest.fixture
 def broker() -> Broker:
+    """As `guarded` makes it."""
+    return guarded()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Broker:
+    """As `guarded` makes it, for tests that change nothing; bob's rules go with the test that gave them."""
+    return guarded()
+
+
+def guarded() -> Broker:
     """A stream with a message, a group in it, something staged; ann rules, bob may nothing."""
     broker = Broker().start()
     broker.create("orders")
@@ -448,10 +475,10 @@ def state(broker: Broker) -> object:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_no_rule_allows_is_refused_and_nothing_was_done(broker, name) -> None:
-    before = state(broker)
-    assert is_denied(broker, CASES[name])
-    assert state(broker) == before
+def test_what_no_rule_allows_is_refused_and_nothing_was_done(shared, name) -> None:
+    before = state(shared)
+    assert is_denied(shared, CASES[name])
+    assert state(shared) == before
 
 
 @each_change
@@ -466,11 +493,11 @@ def test_what_a_rule_allows_is_done(broker, name, rule) -> None:
 
 @each_change
 @pytest.mark.parametrize(("name", "rule"), [(name, rule) for name, case in CASES.items() for rule in case.nearly])
-def test_no_other_rule_does(broker, name, rule) -> None:
-    allow(broker, rule)
-    before = state(broker)
-    assert is_denied(broker, CASES[name])
-    assert state(broker) == before
+def test_no_other_rule_does(shared, name, rule) -> None:
+    with allowed(shared, rule):
+        before = state(shared)
+        assert is_denied(shared, CASES[name])
+        assert state(shared) == before
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -484,15 +511,14 @@ def test_what_everybody_may_each_user_may(broker, name) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("somebody", [None, Principal("eve", 3), Principal("bob", 1)])
-def test_who_is_nobody_is_refused_everything(broker, name, somebody) -> None:
+def test_who_is_nobody_is_refused_everything(shared, name, somebody) -> None:
     """Not logged in; logged in once, and deleted; deleted, and somebody else made under that name."""
-    before = state(broker)
-    broker.who = somebody
-    response = broker.replies[ask(broker, CASES[name])].response
+    before = state(shared)
+    with asking_as(shared, somebody):
+        response = shared.replies[ask(shared, CASES[name])].response
     assert isinstance(response, RemoteError)
     assert response.code == ErrorCode.UNAUTHENTICATED
-    broker.who = None
-    assert state(broker) == before
+    assert state(shared) == before
 
 
 def test_every_request_of_clients_is_tried_here() -> None:
