@@ -848,7 +848,8 @@ MUTANTS_OF_CONSUMERS = (
     Mutant(
         "what an earlier leadership was given appends to a log of consumers",
         _CONSUMER_LOGS,
-        "        is_led = self._partition.leadership is self._leadership\n",
+        "        is_led = self._partition.leadership is self._leadership\n"
+        "        return is_led and self._logs.is_known(self._partition.key, self)\n",
         "        return self._partition.leadership is not None\n",
     ),
     Mutant(
@@ -1057,14 +1058,14 @@ MUTANTS_OF_GATEWAY = (
     Mutant(
         "a reader skips the message behind a chunk",
         "penstock.jetstream.readers.running.serving",
-        "            cursor.next_offset = max(cursor.next_offset, chunk.end)\n        self._output.send(out)\n",
-        "            cursor.next_offset = max(cursor.next_offset, chunk.end + 1)\n        self._output.send(out)\n",
+        "            cursor.next_offset = max(cursor.next_offset, chunk.end)\n        self._deliver(",
+        "            cursor.next_offset = max(cursor.next_offset, chunk.end + 1)\n        self._deliver(",
     ),
     Mutant(
         "a reader begins behind the message that it asks for",
         "penstock.jetstream.readers.starting",
-        "            return Start(max(begin, config.start_seq - 1))\n",
-        "            return Start(max(begin, config.start_seq))\n",
+        "            return Start(max(begin, min(config.start_seq - 1, POSITION_MAX)))\n",
+        "            return Start(max(begin, min(config.start_seq, POSITION_MAX)))\n",
     ),
     Mutant(
         "num_pending counts what is deleted",
@@ -1111,9 +1112,8 @@ MUTANTS_OF_GATEWAY = (
             ),
             Patch(
                 _PARTITION,
-                '        if leadership is None or self.is_mute:\n            text = f"this replica of',
-                "        if leadership is None:\n            return\n"
-                '        if self.is_mute:\n            text = f"this replica of',
+                "            return\n        if leadership is None or self.is_mute:\n",
+                "            return\n        if leadership is None:\n            return\n        if self.is_mute:\n",
             ),
         ),
     ),
@@ -1162,7 +1162,7 @@ MUTANTS_OF_ACKS = (
     Mutant(
         "an ack is answered before it is committed",
         "penstock.jetstream.readers.stored.acks",
-        "                led.replies.append(reply)\n",
+        "                led.answer(reply)\n",
         '                self._gateway.send(publish_command(reply, b""))\n',
     ),
     Mutant(
@@ -1189,8 +1189,8 @@ MUTANTS_OF_ACKS = (
     Mutant(
         "the ack floor is told over messages in hand",
         "penstock.jetstream.readers.handlers",
-        "            last = table.floor_offset() if table.count else cursor.last_offset + 1\n",
-        "            last = cursor.last_offset + 1\n",
+        "            last = min(table.floor_offset(), cursor.last_offset + 1) if table.count else",
+        "            last =",
     ),
     Mutant(
         "messages that are gone stay in hand",
@@ -1207,14 +1207,15 @@ MUTANTS_OF_ACKS = (
     Mutant(
         "name and snapshot of a deleted consumer stay",
         "penstock.consumers.state",
-        "        return [(key, None) for key in keys]\n",
-        "        return [(key, None) for key in keys[2:]]\n",
+        "        return [(key, None) for key in rows.keys_of(self.consumer_id, self._number)]\n",
+        "        return [(key, None) for key in rows.keys_of(self.consumer_id, self._number)[2:]]\n",
     ),
 )
 """Mutants of consumers with acks; `tests/sim/test_consumers.py` has plans that find them."""
 
 
-_OTHERS = (
+ALL = (
+    *MUTANTS,
     *MUTANTS_OF_ACKS,
     *MUTANTS_OF_BATCHES,
     *MUTANTS_OF_GATEWAY,
@@ -1237,7 +1238,7 @@ _OTHERS = (
 
 def named(name: str) -> Mutant:
     """Return the mutant of this name."""
-    return next(mutant for mutant in (*MUTANTS, *_OTHERS) if mutant.name == name)
+    return next(mutant for mutant in ALL if mutant.name == name)
 
 
 def install(name: str) -> None:

@@ -16,45 +16,14 @@ from pathlib import Path
 import pytest
 
 from tests.extent import needs_time
-from tests.sim.mutants.mutants import (
-    CLUSTER_MUTANTS,
-    MUTANTS,
-    MUTANTS_OF_DISKS,
-    MUTANTS_OF_EXPECTATIONS,
-    MUTANTS_OF_EXPIRY,
-    MUTANTS_OF_LEVELS,
-    MUTANTS_OF_MARKS,
-    MUTANTS_OF_OBSERVERS,
-    MUTANTS_OF_OWNERS,
-    MUTANTS_OF_RIGHTS,
-    MUTANTS_OF_SCHEDULES,
-    MUTANTS_OF_SCHEMAS,
-    MUTANTS_OF_SUBJECTS,
-)
+from tests.sim.mutants.mutants import ALL
 from tests.sim.mutants.planting import Patch
 from tests.sim.raft.mutants import MUTANTS as RAFT_MUTANTS
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "src" / "penstock"
 PLANTED = {
-    **{
-        mutant.name: mutant.patches
-        for mutant in (
-            *MUTANTS,
-            *CLUSTER_MUTANTS,
-            *MUTANTS_OF_RIGHTS,
-            *MUTANTS_OF_MARKS,
-            *MUTANTS_OF_EXPECTATIONS,
-            *MUTANTS_OF_SCHEMAS,
-            *MUTANTS_OF_SUBJECTS,
-            *MUTANTS_OF_LEVELS,
-            *MUTANTS_OF_OWNERS,
-            *MUTANTS_OF_OBSERVERS,
-            *MUTANTS_OF_DISKS,
-            *MUTANTS_OF_EXPIRY,
-            *MUTANTS_OF_SCHEDULES,
-        )
-    },
+    **{mutant.name: mutant.patches for mutant in ALL},
     **{name: (Patch(mutant.module, mutant.old, mutant.new),) for name, mutant in RAFT_MUTANTS.items()},
 }
 
