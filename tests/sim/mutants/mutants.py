@@ -1208,7 +1208,7 @@ MUTANTS_OF_ACKS = (
         "name and snapshot of a deleted consumer stay",
         "penstock.consumers.state",
         "        return [(key, None) for key in rows.keys_of(self.consumer_id, self._number)]\n",
-        "        return [(key, None) for key in rows.keys_of(self.consumer_id, self._number)[2:]]\n",
+        "        return [(key, None) for key in rows.keys_of(self.consumer_id, max(1, self._number))[2:]]\n",
     ),
 )
 """Mutants of consumers with acks; `tests/sim/test_consumers.py` has plans that find them."""

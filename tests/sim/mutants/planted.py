@@ -12,7 +12,7 @@ import multiprocessing
 import resource
 import signal
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, TypeVar
@@ -32,7 +32,7 @@ class _Raised(NamedTuple):
     text: str  # the traceback
 
 
-def results_of(mutant: str, run: Callable[..., R], calls: Iterable[tuple[object, ...]]) -> Iterator[R]:
+def results_of(mutant: str, run: Callable[..., R], calls: Iterable[tuple[object, ...]]) -> Generator[R, None, None]:
     """Call `run` with each of the arguments in one process with the mutant, one after the other.
 
     PlantedProcessError: there is no result.
@@ -60,7 +60,7 @@ def results_of(mutant: str, run: Callable[..., R], calls: Iterable[tuple[object,
 
 def first_error(mutant: str, run: Callable[..., str], calls: Iterable[tuple[object, ...]]) -> str:
     """Return the first error that is not empty; empty if no call has one."""
-    with closing(results_of(mutant, run, calls)) as results:  # type: ignore[type-var]
+    with closing(results_of(mutant, run, calls)) as results:
         return next(filter(None, results), "")
 
 
