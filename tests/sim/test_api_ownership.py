@@ -6,8 +6,7 @@ first, while the other service is heard by some of them.
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -15,7 +14,7 @@ from penstock.testing.simulation import inspector
 from penstock.testing.simulation.broker.broker import SimBroker
 from tests.extent import each_change
 from tests.sim.models.api_owners import ApiOwners
-from tests.sim.mutants import mutants
+from tests.sim.mutants.planted import results_of
 from tests.sim.plan.plan import RunPlan
 from tests.sim.run.world import RunResult, World
 
@@ -97,9 +96,7 @@ def test_no_broker_serves_by_a_decision_that_was_replaced() -> None:
     ],
 )
 def test_a_planted_mistake_is_found(mutant: str, found: str) -> None:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, initializer=mutants.install, initargs=(mutant,)) as pool:
-        errors = (pool.submit(run_owners, seed).result()[0].error for seed in SEEDS)
-        error = next(filter(None, errors), "")
+    with closing(results_of(mutant, run_owners, ((seed,) for seed in SEEDS))) as results:
+        error = next(filter(None, (result.error for result, *_ in results)), "")
     assert error.startswith("ViolationError: ")
     assert found in error

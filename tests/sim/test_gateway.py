@@ -5,8 +5,6 @@ Plans of their own, beside those of the seeds, so that each takes a second or tw
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from random import Random
 
 import pytest
@@ -14,8 +12,9 @@ import pytest
 from penstock.testing.simulation.planned_faults import Ill, PlannedFault
 from tests.extent import code_seed, each_change, needs_time
 from tests.sim.mutants import mutants
+from tests.sim.mutants.planted import first_error
 from tests.sim.plan.plan import Act, PlannedOperation, RunPlan
-from tests.sim.run.run import run_plan
+from tests.sim.run.run import plan_error, run_plan
 
 END_US = 16_000_000
 OPERATIONS = 260
@@ -100,10 +99,7 @@ def test_it_holds_in_seeds_that_no_other_code_had(number: int) -> None:
 @pytest.mark.parametrize("mutant", [pytest.param(one.name, marks=marks_of(one.name)) for one in MUTANTS])
 def test_a_planted_mistake_is_found(mutant: str) -> None:
     ills = {A_LEASE: DEPOSED, AN_OLD_IMAGE: RESTARTS}.get(mutant, ILLS)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, initializer=mutants.install, initargs=(mutant,)) as pool:
-        errors = (pool.submit(run_plan, plan(seed, ills)).result().error for seed in MUTANT_SEEDS)
-        error = next(filter(None, errors), "")
+    error = first_error(mutant, plan_error, ((plan(seed, ills),) for seed in MUTANT_SEEDS))
     assert error.startswith("ViolationError: ")
 
 

@@ -6,17 +6,15 @@ and leaders that are cut off from the other brokers, not from clients.
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from random import Random
 
 import pytest
 
 from penstock.testing.simulation.planned_faults import Ill, PlannedFault
 from tests.extent import each_change
-from tests.sim.mutants import mutants
+from tests.sim.mutants.planted import first_error
 from tests.sim.plan.plan import Act, PlannedOperation, RunPlan
-from tests.sim.run.run import run_plan
+from tests.sim.run.run import plan_error, run_plan
 
 END_US = 12_000_000
 FAULTS = 3
@@ -56,9 +54,6 @@ def test_no_look_up_is_older_than_an_ack_given_before() -> None:
     ],
 )
 def test_a_planted_mistake_is_found(mutant: str) -> None:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, initializer=mutants.install, initargs=(mutant,)) as pool:
-        errors = (pool.submit(run_plan, plan(seed)).result().error for seed in SEEDS)
-        error = next(filter(None, errors), "")
+    error = first_error(mutant, plan_error, ((plan(seed),) for seed in SEEDS))
     assert error.startswith("ViolationError: ")
     assert "was promised" in error

@@ -39,6 +39,10 @@ _WORKERS = 3
 _AGAIN_US = 400_000
 _NO_CONSUMER = 10014
 _INFO_US = 2_000_000  # between two looks at the end
+ACTS = 200  # the number of an operation modulo this is what happens
+DELETION_ACT = 130  # of a message
+DELETE_CREW_ACT = 193
+RESET_ACT = 194
 _DURABILITIES = ("auto", "auto", "fsync")
 
 
@@ -270,9 +274,9 @@ class Working:
         stream, chance = self._stream, operation.number
         if stream is None:
             return
-        act, more = chance % 200, chance // 200
+        act, more = chance % ACTS, chance // ACTS
         crew = self._crews[more % len(self._crews)]
-        if act < 130:
+        if act < DELETION_ACT:
             for number in range(1 + more % 3):
                 self._send(stream, (more + number) % _KEYS)
         elif act < 150:
@@ -283,11 +287,11 @@ class Working:
             self._look(crew)
         elif act < 189 and crew in self._workers:
             self._workers[crew][more // 8 % _WORKERS].die()
-        elif act < 193:
+        elif act < DELETE_CREW_ACT:
             self._pause(crew, more // 8 % 3)
-        elif act == 193:
+        elif act == DELETE_CREW_ACT:
             self._delete_crew(crew)
-        elif act == 194:
+        elif act == RESET_ACT:
             live = stream.live_of(b"")
             self._reset(crew, 0 if not live or more // 8 % 2 else live[more // 16 % len(live)] + 1)
 

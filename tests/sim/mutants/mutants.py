@@ -848,8 +848,9 @@ MUTANTS_OF_CONSUMERS = (
     Mutant(
         "what an earlier leadership was given appends to a log of consumers",
         _CONSUMER_LOGS,
-        "        is_led = self._partition.leadership is self._leadership\n",
-        "        is_led = self._partition.leadership is not None\n",
+        "        is_led = self._partition.leadership is self._leadership\n"
+        "        return is_led and self._logs.is_known(self._partition.key, self)\n",
+        "        return self._partition.leadership is not None\n",
     ),
     Mutant(
         "consumers are served before all that was found of them is committed",
@@ -990,8 +991,8 @@ MUTANTS_OF_EXPIRY = (
     Mutant(
         "the last message of a subject goes without a marker",
         "penstock.node.api.expiries",
-        "            elif query.emptied:\n",
-        "            elif query.emptied and self._rounds.is_stopped:\n",
+        "                elif query.emptied:\n",
+        "                elif query.emptied and self._is_stopped:\n",
     ),
 )
 """Mutants of expiry and delete markers: `tests/sim/test_markers.py` has the writers that show them.
@@ -1017,8 +1018,8 @@ MUTANTS_OF_SCHEDULES = (
     Mutant(
         "a new leader knows only the schedules that come to it",
         "penstock.node.api.schedules",
-        "        self.rules = rules\n",
-        "        self.rules = rules; self.blocks.known_end = partition.log.log_end\n",
+        "ExpiryBlocks(partition.log_start, budget)",
+        "ExpiryBlocks(partition.log.log_end, budget)",
     ),
 )
 """Mutants of schedules: `tests/sim/test_schedules.py` has the writers that show them."""
@@ -1057,10 +1058,8 @@ MUTANTS_OF_GATEWAY = (
     Mutant(
         "a reader skips the message behind a chunk",
         "penstock.jetstream.readers.running.serving",
-        "            cursor.next_offset = max(cursor.next_offset, chunk.end)\n"
-        "        self._deliver(reader, out, now)\n",
-        "            cursor.next_offset = max(cursor.next_offset, chunk.end + 1)\n"
-        "        self._deliver(reader, out, now)\n",
+        "            cursor.next_offset = max(cursor.next_offset, chunk.end)\n        self._deliver(",
+        "            cursor.next_offset = max(cursor.next_offset, chunk.end + 1)\n        self._deliver(",
     ),
     Mutant(
         "a reader begins behind the message that it asks for",
@@ -1113,9 +1112,8 @@ MUTANTS_OF_GATEWAY = (
             ),
             Patch(
                 _PARTITION,
-                "            return\n        if leadership is None or self.is_mute:\n            text =",
-                "            return\n        if leadership is None:\n            return\n"
-                "        if self.is_mute:\n            text =",
+                "            return\n        if leadership is None or self.is_mute:\n",
+                "            return\n        if leadership is None:\n            return\n        if self.is_mute:\n",
             ),
         ),
     ),
@@ -1191,9 +1189,8 @@ MUTANTS_OF_ACKS = (
     Mutant(
         "the ack floor is told over messages in hand",
         "penstock.jetstream.readers.handlers",
-        "            last = min(table.floor_offset(), cursor.last_offset + 1) if table.count else "
-        "cursor.last_offset + 1\n",
-        "            last = cursor.last_offset + 1\n",
+        "            last = min(table.floor_offset(), cursor.last_offset + 1) if table.count else",
+        "            last =",
     ),
     Mutant(
         "messages that are gone stay in hand",
@@ -1211,13 +1208,14 @@ MUTANTS_OF_ACKS = (
         "name and snapshot of a deleted consumer stay",
         "penstock.consumers.state",
         "        return [(key, None) for key in rows.keys_of(self.consumer_id, self._number)]\n",
-        "        return [(key, None) for key in list(rows.keys_of(self.consumer_id, self._number))[2:]]\n",
+        "        return [(key, None) for key in rows.keys_of(self.consumer_id, max(1, self._number))[2:]]\n",
     ),
 )
 """Mutants of consumers with acks; `tests/sim/test_consumers.py` has plans that find them."""
 
 
-_OTHERS = (
+ALL = (
+    *MUTANTS,
     *MUTANTS_OF_ACKS,
     *MUTANTS_OF_BATCHES,
     *MUTANTS_OF_GATEWAY,
@@ -1240,7 +1238,7 @@ _OTHERS = (
 
 def named(name: str) -> Mutant:
     """Return the mutant of this name."""
-    return next(mutant for mutant in (*MUTANTS, *_OTHERS) if mutant.name == name)
+    return next(mutant for mutant in ALL if mutant.name == name)
 
 
 def install(name: str) -> None:

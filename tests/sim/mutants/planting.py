@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import NamedTuple
 
@@ -41,23 +42,20 @@ class Mutant(NamedTuple):
 class _Patched(SourceFileLoader):
     """Compiles a source with one text replaced by another."""
 
-    def __init__(self, name: str, patch: Patch, path: str) -> None:
+    def __init__(self, patch: Patch, path: str) -> None:
         super().__init__(patch.module, path)
-        self._name = name
         self._patch = patch
 
     def get_code(self, fullname: str) -> CodeType | None:
         """Compile the patched source; never use a cached one."""
         patch = self._patch
         source = self.get_data(self.path).decode()
-        assert source.count(patch.old) == 1, f"{self._name}: its text is not there once: {patch.old!r}"
         code: CodeType = self.source_to_code(source.replace(patch.old, patch.new).encode(), self.path)
         return code
 
 
 class _Finder(MetaPathFinder):
     def __init__(self, mutant: Mutant) -> None:
-        self._name = mutant.name
         self._patches = {patch.module: patch for patch in mutant.patches}
         assert len(self._patches) == len(mutant.patches), f"{mutant.name}: a module has two patches"
 
@@ -71,12 +69,25 @@ class _Finder(MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path, target)
         assert spec is not None
         assert spec.origin is not None
-        spec.loader = _Patched(self._name, patch, spec.origin)
+        spec.loader = _Patched(patch, spec.origin)
         return spec
+
+
+def check_text(mutant: Mutant) -> None:
+    """Raise an AssertionError if a text is not there once; nothing is imported."""
+    for patch in mutant.patches:
+        package, *path = patch.module.split(".")
+        spec = PathFinder.find_spec(package)
+        assert spec is not None
+        assert spec.submodule_search_locations is not None
+        place = Path(spec.submodule_search_locations[0], *path)
+        source = (place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).read_text(encoding="utf-8")
+        assert source.count(patch.old) == 1, f"{mutant.name}: its text is not there once: {patch.old!r}"
 
 
 def plant(mutant: Mutant) -> None:
     """Install the mutant in this process."""
+    check_text(mutant)
     for patch in mutant.patches:
         assert patch.module not in sys.modules, f"{patch.module} is imported already"
     sys.meta_path.insert(0, _Finder(mutant))
