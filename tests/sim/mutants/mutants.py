@@ -991,8 +991,8 @@ MUTANTS_OF_EXPIRY = (
     Mutant(
         "the last message of a subject goes without a marker",
         "penstock.node.api.expiries",
-        "                elif query.emptied:\n",
-        "                elif query.emptied and self._is_stopped:\n",
+        "            elif query.emptied:\n",
+        "            elif query.emptied and self._rounds.is_stopped:\n",
     ),
 )
 """Mutants of expiry and delete markers: `tests/sim/test_markers.py` has the writers that show them.
@@ -1018,8 +1018,8 @@ MUTANTS_OF_SCHEDULES = (
     Mutant(
         "a new leader knows only the schedules that come to it",
         "penstock.node.api.schedules",
-        "ExpiryBlocks(partition.log_start, budget)",
-        "ExpiryBlocks(partition.log.log_end, budget)",
+        "        self.rules = rules\n",
+        "        self.rules = rules; self.blocks.known_end = partition.log.log_end\n",
     ),
 )
 """Mutants of schedules: `tests/sim/test_schedules.py` has the writers that show them."""
