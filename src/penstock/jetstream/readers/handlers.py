@@ -17,7 +17,6 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.consumers.state import CARRIED_NUMBER_MAX, POSITION_MAX, ConsumerState
-from penstock.hot.deliveries import UNLIMITED
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.conversations import Answered, Asked, Conversation, done
@@ -25,7 +24,6 @@ from penstock.jetstream.errors import (
     consumer_refusal,
     invalid_json,
     not_empty,
-    stream_not_found,
     too_many_rules,
     unavailable,
     unreadable,
@@ -37,15 +35,15 @@ from penstock.jetstream.readers.config import (
     ReaderConfig,
     check_update,
     consumer_not_found,
-    delivery_cycle,
     parsed_request,
     paused_until,
     reader_config,
     told_time,
 )
 from penstock.jetstream.readers.feed import Feed
-from penstock.jetstream.readers.pulls import BadPullError, go_duration, parsed_pull, status
 from penstock.jetstream.readers.reader import Reader, new_cursor
+from penstock.jetstream.readers.requests.pull_requests import PullRequests
+from penstock.jetstream.readers.requests.targets import RequestTargets
 from penstock.jetstream.readers.shares import check_share
 from penstock.jetstream.readers.starting import Start, pending_of, shown_now, start_of
 from penstock.jetstream.readers.stored.led import SINCE_END, LedConsumer, ack_config, told_bytes
@@ -85,7 +83,9 @@ class ConsumerApi:
         self._gateway = gateway
         self._readers = readers
         self._stored = readers.stored
-        self._stored.next_pull = self._next_after_ack
+        self._targets = RequestTargets(gateway, readers)
+        self._pulls = PullRequests(gateway, readers)
+        self._stored.next_pull = self._pulls.next_after_ack
         self._new_name = new_name
         self._opening = 0
         self._creating: set[tuple[int, str]] = set()  # streams and names of consumers
@@ -121,7 +121,7 @@ class ConsumerApi:
 
             return handle
 
-        return {**{name: talking(talk) for name, talk in self.talks().items()}, "CONSUMER.MSG.NEXT": self._next}
+        return {**{name: talking(talk) for name, talk in self.talks().items()}, "CONSUMER.MSG.NEXT": self._pulls.next}
 
     def _when_known(self, talk: Talk, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
         """Begin once it is known which stored consumers the stream has."""
@@ -157,7 +157,7 @@ class ConsumerApi:
             raise consumer_refusal(10137, "consumer with multiple subject filters cannot use subject based API")
         if filtered and given.get("filter_subject", "") != filtered:
             raise consumer_refusal(10131, "Consumer create request did not match filtered subject from create subject")
-        state = self._stream(subject)
+        state = self._targets.stream(subject)
         need_one_partition(self._gateway, state)
         place = state.stream_id, given.get("name") or ""
         if self._is_changing(place):
@@ -226,7 +226,7 @@ class ConsumerApi:
         if not readers.deliveries.is_up:
             raise unavailable("messages cannot be delivered: the broker has no leaf connection to nats-server")
         if config.is_push:
-            self._check_inbox(config.deliver_subject)
+            self._targets.check_inbox(config.deliver_subject)
         check_share(self._gateway.node.image, state.stream_id, readers.feeds(), readers.total + self._opening)
         if self._opening >= OPENING_MAX:
             raise unavailable("too many consumers are being created; ask again in a moment")
@@ -366,7 +366,7 @@ class ConsumerApi:
     def _export(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
         """Return a stored consumer as it is now, with what is in hand."""
         yield from ()
-        reader = self._reader(subject)
+        reader = self._targets.reader(subject)
         if (led := reader.led) is None or led.is_deleted:
             text = f"consumer {reader.name!r} has no acks and is not durable: nothing of it is kept"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
@@ -375,7 +375,7 @@ class ConsumerApi:
     def _exports(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
         """Return a page of the consumers behind a name; of those of which nothing is kept, name and config."""
         yield from ()
-        readers = self._readers.of(self._stream(subject))
+        readers = self._readers.of(self._targets.stream(subject))
         begin = bisect_right(readers, subject.rest, key=lambda one: one.name)
         found: list[ExportedConsumer] = []
         size, end = 0, begin
@@ -410,13 +410,6 @@ class ConsumerApi:
         request = parsed_request(msgspec.json.encode(body), subject.stream)
         return (yield from self._made(request, subject, now, carried))
 
-    def _check_inbox(self, subject: str) -> None:
-        """Raise ApiError if nothing may be delivered there, or it would come back."""
-        if (mistake := self._readers.deliveries.mistake(subject.encode())) is not None:
-            raise consumer_refusal(10112, f"invalid push consumer deliver subject: {mistake}")
-        if self._readers.comes_back(subject.encode()):
-            raise delivery_cycle()
-
     def _update(
         self, state: StreamState, reader: Reader, config: ReaderConfig, request: ConsumerRequest, now: Now
     ) -> Generator[Asked, list[Answered], None]:
@@ -428,7 +421,7 @@ class ConsumerApi:
         if reader.led is None and config.is_stored:
             raise consumer_refusal(10012, "priority policy can not be updated", 500)
         if config.is_push and config.deliver_subject != reader.config.deliver_subject:
-            self._check_inbox(config.deliver_subject)
+            self._targets.check_inbox(config.deliver_subject)
             if self._readers.deliveries.has_interest(reader.inbox) is True:
                 raise consumer_refusal(10013, "consumer name already in use")
         if config == reader.config:
@@ -474,7 +467,7 @@ class ConsumerApi:
     def _info(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
         if not call.is_empty:
             raise not_empty()
-        reader = self._reader(subject)
+        reader = self._targets.reader(subject)
         return json_answer(subject.operation, **(yield from self._fields(reader)))
 
     def _fields(self, reader: Reader) -> _Info:
@@ -563,7 +556,7 @@ class ConsumerApi:
             if not isinstance(found, int) or isinstance(found, bool):
                 raise invalid_json("json: cannot unmarshal offset into Go value of type int")
             offset = max(0, found)
-        state = self._stream(subject)
+        state = self._targets.stream(subject)
         need_one_partition(self._gateway, state)
         readers = self._readers.of(state)
         return readers, min(offset, len(readers))
@@ -571,7 +564,7 @@ class ConsumerApi:
     def _delete(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
         if not call.is_empty:
             raise not_empty()
-        reader = self._reader(subject)
+        reader = self._targets.reader(subject)
         if reader.led is not None and not reader.led.is_deleted:
             yield from done(partial(self._stored.delete, [reader]))
         is_stored = reader.led is not None
@@ -588,7 +581,7 @@ class ConsumerApi:
             if not isinstance(found, str):
                 raise invalid_json("json: cannot unmarshal pause_until into Go value of type time.Time")
             until = found
-        reader = self._reader(subject)
+        reader = self._targets.reader(subject)
         config = paused_until(reader.config, "" if until == NO_TIME else until)
         if reader.led is not None and config != reader.config:
             yield from self._store_config(reader, reader.led, config, reader.led.since)
@@ -606,7 +599,7 @@ class ConsumerApi:
         return json_answer(subject.operation, **fields)
 
     def _reset(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
-        reader = self._readers.find(self._stream(subject), subject.rest)
+        reader = self._readers.find(self._targets.stream(subject), subject.rest)
         if reader is None:
             raise consumer_not_found()
         sequence = 0
@@ -615,7 +608,7 @@ class ConsumerApi:
             if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < 2**63:
                 raise invalid_json("json: cannot unmarshal seq into Go value of type uint64")
             sequence = found
-        state = self._stream(subject)
+        state = self._targets.stream(subject)
         feed = self._readers.feed(state)
         shown = yield from shown_now(feed)
         config = reader.config
@@ -664,7 +657,7 @@ class ConsumerApi:
             )
         if GROUP.fullmatch(group) is None:
             raise consumer_refusal(10162, BAD_GROUP)
-        reader = self._reader(subject)
+        reader = self._targets.reader(subject)
         priorities = None if reader.led is None else reader.led.priorities
         if priorities is None or group not in reader.config.priority_groups:
             raise consumer_refusal(10160, "Provided priority group does not exist for this consumer")
@@ -672,116 +665,6 @@ class ConsumerApi:
             self._stored.advisories.unpinned(subject.stream, reader.name, group, "admin")
         self._readers.serve_again(reader, now)
         return json_answer(subject.operation)
-
-    # Pull
-
-    def _next(self, call: ApiCall, subject: ApiSubject, now: Now) -> None:
-        reader = self._asked_reader(call, subject)
-        if reader is None or self._holds(reader, call, partial(self._next_held, call, subject, now.elapsed_us)):
-            return
-        self._pull(reader, call.reply, call.payload, now, now.elapsed_us)
-
-    def _next_held(self, call: ApiCall, subject: ApiSubject, asked_us: int, now: Now) -> None:
-        """Take a request that was held; much may have changed meanwhile."""
-        if (reader := self._asked_reader(call, subject)) is not None:
-            self._pull(reader, call.reply, call.payload, now, asked_us)
-
-    def _holds(self, reader: Reader, call: ApiCall, serve: Callable[[Now], None]) -> bool:
-        """Hold a request whose inbox is not known yet, and each of a stored consumer: what is sent to who has just
-        gone comes again after `ack_wait` only. Clients of others begin anew at once if they miss something.
-        """
-        if reader.led is None and self._readers.deliveries.has_interest(call.reply) is not False:
-            return False
-        return self._readers.held.hold(call.payload, serve)
-
-    def _asked_reader(self, call: ApiCall, subject: ApiSubject) -> Reader | None:
-        """Return the reader that a request asks; None: it is answered, or waits."""
-        state = self._gateway.stream(subject.stream)
-        reader = None if state is None else self._readers.find(state, subject.rest)
-        if reader is None and state is not None and self._waits_to_be_known(state, call):
-            return None
-        if reader is None:
-            block = f"NATS/1.0 503\r\nNats-Subject: {call.subject}\r\n\r\n".encode()
-            self._gateway.answer(call, b"", block)  # as nats-server answers without a subscriber
-        return reader
-
-    def _waits_to_be_known(self, state: StreamState, call: ApiCall) -> bool:
-        """True if a request waits until it is known which stored consumers there are: its client would take the
-        answer that there is none for the end of the consumer.
-        """
-        error = self._stored.leaderships.unknown(state)
-        if error is None or error.code != ErrorCode.NOT_YET:
-            return False
-        self._stored.leaderships.wait(call)
-        return True
-
-    def _next_after_ack(self, reader: Reader, reply: bytes, payload: bytes) -> None:
-        """Take the pull request that came with an ack (+NXT)."""
-        now = self._gateway.node.now
-        if not self._readers.held.hold(payload, partial(self._after_ack_held, reader, reply, payload, now.elapsed_us)):
-            self._pull(reader, reply, payload, now, now.elapsed_us)
-
-    def _after_ack_held(self, reader: Reader, reply: bytes, payload: bytes, asked_us: int, now: Now) -> None:
-        if self._readers.is_here(reader):
-            self._pull(reader, reply, payload, now, asked_us)
-
-    def _pull(self, reader: Reader, reply: bytes, payload: bytes, now: Now, asked_us: int) -> None:
-        """Take a pull request that came at `asked_us`."""
-        if self._readers.deliveries.mistake(reply) is not None:
-            return  # nats-server would close the leaf connection
-        tell = self._readers.status
-        if self._readers.comes_back(reply):
-            tell(
-                reply,
-                status(400, "Bad Request - what is sent to this reply subject comes back to a stream or the API"),
-            )
-            return
-        if reader.config.is_push:
-            tell(reply, status(409, "Consumer is push based"))
-            return
-        try:
-            pull, priority = parsed_pull(payload, reply, asked_us)
-        except BadPullError as error:
-            tell(reply, status(400, f"Bad Request - {str(error)[:256]}"))
-            return
-        config = reader.config
-        priorities = None if reader.led is None else reader.led.priorities
-        mistake = priority.mistake(config.priority)
-        if 0 < config.batch_max < pull.batch:
-            tell(reply, status(409, f"Exceeded MaxRequestBatch of {config.batch_max}"))
-        elif pull.expires_us != UNLIMITED and 0 < config.expires_us_max < pull.expires_us - asked_us:
-            tell(reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
-        elif 0 < config.request_bytes_max < pull.bytes_left:
-            tell(reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
-        elif mistake:
-            tell(reply, status(400, f"Bad Request - {mistake}"))
-        elif priorities is not None and (block := priorities.refusal(priority, now.elapsed_us)):
-            tell(reply, block)
-        elif pull.no_wait and pull.expires_us == UNLIMITED and self._readers.is_at_end(reader, now):
-            tell(reply, status(404, "No Messages"))
-        elif pull.no_wait and self._readers.is_promised(reader):
-            tell(reply, status(408, "Requests Pending"))
-        elif not self._readers.has_room(reader, now):
-            if not pull.heartbeat_us:
-                tell(reply, status(409, "Exceeded MaxWaiting"))
-        else:
-            if priorities is not None:
-                priorities.ask(pull, priority, reader.pulls)
-            self._readers.pull(reader, pull, now)
-
-    # Inside
-
-    def _stream(self, subject: ApiSubject) -> StreamState:
-        state = self._gateway.stream(subject.stream)
-        if state is None:
-            raise stream_not_found()
-        return state
-
-    def _reader(self, subject: ApiSubject) -> Reader:
-        reader = self._readers.find(self._stream(subject), subject.rest)
-        if reader is None:
-            raise consumer_not_found()
-        return reader
 
 
 def _read_of(state: StreamState, config: ReaderConfig) -> FetchRequest:
