@@ -1188,7 +1188,7 @@ MUTANTS_OF_ACKS = (
     ),
     Mutant(
         "the ack floor is told over messages in hand",
-        "penstock.jetstream.readers.handlers",
+        "penstock.jetstream.readers.requests.infos",
         "            last = min(table.floor_offset(), cursor.last_offset + 1) if table.count else",
         "            last =",
     ),
