@@ -1081,7 +1081,7 @@ MUTANTS_OF_GATEWAY = (
     ),
     Mutant(
         "the filter of a reader that is made anew is forgotten",
-        "penstock.jetstream.readers.handlers",
+        "penstock.jetstream.readers.requests.creation",
         "        cursor = new_cursor(feed.filter_of(config.filters), state.name, name, start.offset)\n",
         "        wanted = feed.filter_of(() if start.offset else config.filters)\n"
         "        cursor = new_cursor(wanted, state.name, name, start.offset)\n",
