@@ -1,4 +1,4 @@
-"""What is told about consumers: INFO, NAMES and LIST, and the info with which other requests are answered."""
+"""Names and infos of consumers: INFO, NAMES and LIST, and the info with which other requests are answered."""
 
 from __future__ import annotations
 

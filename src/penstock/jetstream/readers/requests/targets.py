@@ -1,4 +1,4 @@
-"""What a request about consumers names: the stream, the consumer, and where a push consumer delivers."""
+"""Targets of requests about consumers: the stream, the consumer, and where a push consumer delivers."""
 
 from __future__ import annotations
 
