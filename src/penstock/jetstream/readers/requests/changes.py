@@ -11,17 +11,12 @@ from penstock.consumers.state import POSITION_MAX
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.conversations import Answered, Asked, Conversation, done
-from penstock.jetstream.errors import consumer_refusal, invalid_json, not_empty
+from penstock.jetstream.errors import consumer_not_found, consumer_refusal, invalid_json, not_empty
 from penstock.jetstream.gateway import Gateway
-from penstock.jetstream.readers.ack_checks import BAD_GROUP, GROUP
-from penstock.jetstream.readers.config import (
-    ConsumerRequest,
-    ReaderConfig,
-    check_update,
-    consumer_not_found,
-    paused_until,
-    told_time,
-)
+from penstock.jetstream.readers.config.ack_checks import BAD_GROUP, GROUP
+from penstock.jetstream.readers.config.parsing import ConsumerRequest, told_time
+from penstock.jetstream.readers.config.reader_config import ReaderConfig, paused_until
+from penstock.jetstream.readers.config.updates import check_update
 from penstock.jetstream.readers.reader import Reader
 from penstock.jetstream.readers.requests.infos import ConsumerInfos
 from penstock.jetstream.readers.requests.targets import RequestTargets

@@ -23,7 +23,8 @@ from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.conversations import Answered, Asked, Conversation, done
 from penstock.jetstream.errors import consumer_refusal, too_many_rules, unavailable, unreadable
 from penstock.jetstream.gateway import Gateway
-from penstock.jetstream.readers.config import ConsumerRequest, ReaderConfig, parsed_request, reader_config
+from penstock.jetstream.readers.config.parsing import ConsumerRequest, parsed_request
+from penstock.jetstream.readers.config.reader_config import ReaderConfig, reader_config
 from penstock.jetstream.readers.feed import Feed
 from penstock.jetstream.readers.reader import Reader, new_cursor
 from penstock.jetstream.readers.requests.changes import ConsumerChanges

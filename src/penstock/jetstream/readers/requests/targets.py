@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from penstock.jetstream.api_call import ApiSubject
-from penstock.jetstream.errors import consumer_refusal, stream_not_found
+from penstock.jetstream.errors import consumer_not_found, consumer_refusal, delivery_cycle, stream_not_found
 from penstock.jetstream.gateway import Gateway
-from penstock.jetstream.readers.config import consumer_not_found, delivery_cycle
 from penstock.jetstream.readers.reader import Reader
 from penstock.jetstream.readers.table import Readers
 from penstock.metadata.image import StreamState

@@ -12,7 +12,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.conversations import Conversation
-from penstock.jetstream.readers.config import parsed_request
+from penstock.jetstream.readers.config.parsing import parsed_request
 from penstock.jetstream.readers.reader import Reader
 from penstock.jetstream.readers.requests.creation import Carried, ConsumerCreation
 from penstock.jetstream.readers.requests.infos import INFOS_PER_ANSWER
