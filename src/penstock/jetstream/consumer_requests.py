@@ -34,7 +34,8 @@ from penstock.jetstream.conversations import Answered, Asked, Conversation
 from penstock.jetstream.errors import ApiError, invalid_config
 from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.partition_streams import real_ids
-from penstock.jetstream.readers.config import DEAD_LETTERS, is_name
+from penstock.jetstream.readers.config.checks import is_name
+from penstock.jetstream.readers.config.fields import DEAD_LETTERS
 from penstock.jetstream.readers.stored.dead_letters import check_letter_rights
 from penstock.jetstream.stream_config import json_object
 from penstock.jetstream.stream_state import api_time

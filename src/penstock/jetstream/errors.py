@@ -75,6 +75,14 @@ def consumer_refusal(err_code: int, text: str, code: int = 400) -> ApiError:
     return ApiError(code, err_code, text)
 
 
+def consumer_not_found() -> ApiError:
+    return ApiError(404, 10014, "consumer not found")
+
+
+def delivery_cycle() -> ApiError:
+    return ApiError(400, 10081, "consumer deliver subject forms a cycle")
+
+
 def subjects_overlap() -> ApiError:
     return ApiError(400, 10065, "subjects overlap with an existing stream")
 

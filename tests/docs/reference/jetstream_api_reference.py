@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from penstock.jetstream.errors import NOT_SERVED
-from penstock.jetstream.readers import config as consumers
+from penstock.jetstream.readers.config import fields as consumers
 from penstock.jetstream.stream_config import FIELDS, ConfigField
 
 _HEAD = """# JetStream's API: operations and fields

@@ -1081,7 +1081,7 @@ MUTANTS_OF_GATEWAY = (
     ),
     Mutant(
         "the filter of a reader that is made anew is forgotten",
-        "penstock.jetstream.readers.handlers",
+        "penstock.jetstream.readers.requests.creation",
         "        cursor = new_cursor(feed.filter_of(config.filters), state.name, name, start.offset)\n",
         "        wanted = feed.filter_of(() if start.offset else config.filters)\n"
         "        cursor = new_cursor(wanted, state.name, name, start.offset)\n",
@@ -1188,7 +1188,7 @@ MUTANTS_OF_ACKS = (
     ),
     Mutant(
         "the ack floor is told over messages in hand",
-        "penstock.jetstream.readers.handlers",
+        "penstock.jetstream.readers.requests.infos",
         "            last = min(table.floor_offset(), cursor.last_offset + 1) if table.count else",
         "            last =",
     ),

@@ -7,7 +7,7 @@ import pytest
 from penstock.client import consumer_config as configs
 from penstock.client.consumer_config import consumer_config, with_fields
 from penstock.client.link.keywords import QueueConfig
-from penstock.jetstream.readers import config as served
+from penstock.jetstream.readers.config import fields as served
 
 
 def test_options_of_penstock_are_in_the_metadata() -> None:

@@ -16,7 +16,7 @@ from penstock.consumers.config import AckConfig
 from penstock.consumers.rows import encode_config, encode_snapshot
 from penstock.consumers.state import CARRIED_CLOCK_MS_MAX, CARRIED_NUMBER_MAX
 from penstock.hot.pending import PendingTable
-from penstock.jetstream.readers import handlers
+from penstock.jetstream.readers.requests import transfers
 from penstock.messages import AskConsumersResponse, ExportedConsumer
 from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
 from tests.unit.jetstream.test_consumer_requests import READ, guarded, request
@@ -237,7 +237,7 @@ def exports(broker: ReaderBroker, after: str = "") -> tuple[list[str], str | Non
 def test_all_are_exported_in_pages_that_deletions_do_not_move(
     broker: ReaderBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers, "INFOS_PER_ANSWER", 2)
+    monkeypatch.setattr(transfers, "INFOS_PER_ANSWER", 2)
     for name in "abcde":
         broker.durable("s", name)
     broker.consumer("s", "f")
@@ -250,7 +250,7 @@ def test_all_are_exported_in_pages_that_deletions_do_not_move(
     broker.pulled("s", "c", 2)
     (one,) = (one for one in all_of(broker) if one.name == "c")
     assert one == exported(broker, "c")
-    monkeypatch.setattr(handlers, "EXPORTS_BYTES_MAX", 1)
+    monkeypatch.setattr(transfers, "EXPORTS_BYTES_MAX", 1)
     assert exports(broker) == (["c"], "c")
 
 

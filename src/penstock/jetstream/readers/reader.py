@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from penstock.base import limits
 from penstock.hot.deliveries import UNLIMITED, Cursor, Filter, Pull
-from penstock.jetstream.readers.config import ReaderConfig
+from penstock.jetstream.readers.config.reader_config import ReaderConfig
 from penstock.jetstream.readers.pulls import frame, status
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from penstock.consumers.state import POSITION_MAX
 from penstock.jetstream.conversations import Answered, Asked, ask
 from penstock.jetstream.errors import unavailable
 from penstock.jetstream.readers.chunks import without_hidden
-from penstock.jetstream.readers.config import ReaderConfig
+from penstock.jetstream.readers.config.reader_config import ReaderConfig
 from penstock.jetstream.readers.feed import Feed, Pending
 from penstock.messages import (
     ListOffsetsRequest,

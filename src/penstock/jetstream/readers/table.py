@@ -35,7 +35,7 @@ from penstock.hot.message_group import MessageGroup
 from penstock.jetstream.conversations import Answered, Asked
 from penstock.jetstream.errors import unavailable
 from penstock.jetstream.gateway import Gateway, ReaderNumbers
-from penstock.jetstream.readers.config import ReaderConfig
+from penstock.jetstream.readers.config.reader_config import ReaderConfig
 from penstock.jetstream.readers.deliveries import Deliveries
 from penstock.jetstream.readers.feed import Feed, Pending
 from penstock.jetstream.readers.pulls import frame

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.consumers.config import ACK_PENDING_MAX
-from penstock.jetstream.readers.config import reader_config
+from penstock.jetstream.readers.config.reader_config import reader_config
 from tests.unit.jetstream.readers.gateways import ReaderBroker
 
 S = 1_000_000_000  # ns

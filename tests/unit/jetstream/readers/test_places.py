@@ -13,7 +13,7 @@ from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, Offset
 from penstock.jetstream.conversations import Answered
 from penstock.jetstream.readers import table
-from penstock.jetstream.readers.config import ReaderConfig
+from penstock.jetstream.readers.config.reader_config import ReaderConfig
 from penstock.jetstream.readers.feed import Pending
 from penstock.jetstream.readers.starting import Start, start_of
 from penstock.jetstream.readers.table import Readers

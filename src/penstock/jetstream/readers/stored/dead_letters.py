@@ -25,7 +25,7 @@ from penstock.jetstream.errors import ApiError, invalid_config
 from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.partition_streams import real_ids
 from penstock.jetstream.readers.chunks import KEYED_COLUMNS, keyed_batches
-from penstock.jetstream.readers.config import DEAD_LETTERS
+from penstock.jetstream.readers.config.fields import DEAD_LETTERS
 from penstock.jetstream.readers.reader import Reader
 from penstock.jetstream.readers.stored.led import LedConsumer
 from penstock.jetstream.stream_state import api_time

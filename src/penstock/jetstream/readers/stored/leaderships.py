@@ -25,7 +25,7 @@ from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.api_call import ApiCall
 from penstock.jetstream.gateway import ACK_GROUP, Gateway
 from penstock.jetstream.partition_streams import partition_stream, real_ids
-from penstock.jetstream.readers.config import ReaderConfig
+from penstock.jetstream.readers.config.reader_config import ReaderConfig
 from penstock.jetstream.readers.feed import Feed
 from penstock.jetstream.readers.reader import Reader, new_cursor
 from penstock.jetstream.readers.running.output import Output

@@ -10,7 +10,7 @@ from penstock.base import limits
 from penstock.consumers.config import WAIT_US_MIN, AckConfig
 from penstock.consumers.letters import LetterQueue
 from penstock.consumers.state import ConsumerState
-from penstock.jetstream.readers.config import ReaderConfig, stored_config
+from penstock.jetstream.readers.config.reader_config import ReaderConfig, stored_config
 
 if TYPE_CHECKING:
     from penstock.jetstream.readers.chunks import Chunk

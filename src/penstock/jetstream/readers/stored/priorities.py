@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from penstock.hot.deliveries import UNLIMITED, Pull
-from penstock.jetstream.readers.config import ReaderConfig
+from penstock.jetstream.readers.config.reader_config import ReaderConfig
 from penstock.jetstream.readers.pulls import PullPriority, frame, status
 from penstock.jetstream.readers.reader import ended
 

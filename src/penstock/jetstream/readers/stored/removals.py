@@ -37,7 +37,7 @@ from penstock.node.step import Lane, Payload
 
 if TYPE_CHECKING:
     from penstock.jetstream.gateway import Gateway
-    from penstock.jetstream.readers.config import ReaderConfig
+    from penstock.jetstream.readers.config.reader_config import ReaderConfig
     from penstock.jetstream.readers.feed import Feed
     from penstock.metadata.image import StreamState
 

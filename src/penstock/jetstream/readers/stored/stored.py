@@ -10,7 +10,7 @@ from penstock.base.clock import Now
 from penstock.consumers.letters import MAX_DELIVER, Given
 from penstock.hot.message_group import MessageGroup
 from penstock.jetstream.gateway import Gateway
-from penstock.jetstream.readers.config import ReaderConfig
+from penstock.jetstream.readers.config.reader_config import ReaderConfig
 from penstock.jetstream.readers.reader import Place, Reader
 from penstock.jetstream.readers.running.output import Output
 from penstock.jetstream.readers.running.registry import ReaderRegistry
