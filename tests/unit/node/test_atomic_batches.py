@@ -192,6 +192,20 @@ def test_a_batch_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(broker) == [("x.2", 2)]
 
 
+@pytest.mark.parametrize(("spare", "code"), [(0, 0), (1, 10097)])
+def test_an_end_needs_room_for_its_header_in_the_last_message(spare: int, code: int) -> None:
+    """No message before the end is refused for it: another one may follow, or a commit of its own."""
+    broker = taking()
+    block = of_batch("x", 2)[2] or b""
+    mark = len(b"Nats-Batch-Commit: 1\r\n")
+    more = f"More: {'m' * (limits.HEADER_BLOCK_BYTES_MAX - mark - len(block) - len('More: ..') + spare)}\r\n"
+    broker.deliver([of_batch("x", 1), of_batch("x", 2, more=more), of_batch("x", 3, "eob")])
+    assert told(broker) == [("x.1", ""), ("x.2", ""), ("x.3", code or 2)]
+    assert len(broker.values("s")) == (0 if code else 2)
+    broker.deliver([of_batch("x", 1), of_batch("x", 2, more=more), of_batch("x", 3), of_batch("x", 4, "eob")])
+    assert told(broker)[-1] == ("x.4", 3 if code else 5)
+
+
 def test_a_stream_that_allows_none_any_more_forgets_them() -> None:
     broker = taking()
     broker.deliver([of_batch("x", 1)])
