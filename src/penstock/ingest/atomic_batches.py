@@ -47,6 +47,8 @@ from penstock.ingest.admission import AdmissionRules
 MARK = b"\r\nNats-Batch-Id:"
 """In the bytes of each group with a message of a batch."""
 
+_KEPT_BESIDE = limits.ATOMIC_BATCH_MESSAGE_BYTES - limits.ROW_BYTES
+"""Bytes that a kept message takes in memory beside its bytes in the log."""
 _IDLE_US = limits.ATOMIC_BATCH_IDLE_MS * 1_000
 _RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
 _REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level:[ \t]*([^\r]*?)[ \t]*(?=\r\n)")
@@ -90,11 +92,6 @@ class BatchMessage(NamedTuple):
     def size_bytes(self) -> int:
         """Bytes that it takes in the log."""
         return len(self.subject) + len(self.headers) + len(self.value or b"") + limits.ROW_BYTES
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes that it takes in memory while it is kept, rounded up."""
-        return len(self.subject) + len(self.headers) + len(self.value or b"") + limits.ATOMIC_BATCH_MESSAGE_BYTES
 
 
 class KeptMessage(NamedTuple):
@@ -242,12 +239,11 @@ class OpenBatches:
 class _Batch:
     """The messages of a batch so far."""
 
-    __slots__ = ("kept_bytes", "last_us", "messages", "size_bytes")
+    __slots__ = ("last_us", "messages", "size_bytes")
 
     def __init__(self) -> None:
         self.messages: list[KeptMessage] = []
         self.size_bytes = 0  # in the log
-        self.kept_bytes = 0  # in memory
         self.last_us = 0
 
 
@@ -286,24 +282,21 @@ class AtomicBatches:
             self._drop(batch_id)
             return refused
         if message.commit is not Commit.BEFORE_THIS:
-            if (refused := self._too_much(batch, message)) is not None:
+            size_bytes = message.size_bytes
+            if (refused := self._too_much(batch, size_bytes)) is not None:
                 self._drop(batch_id)
                 return refused
             if b"Nats-Required-Api-Level:" in message.headers:  # nats-server does not store it either
                 message = message._replace(headers=_REQUIRED_LEVEL.sub(b"", message.headers, count=1))
-            self._keep(batch, message)
+            batch.messages.append(KeptMessage(message.subject, message.headers, message.value))
+            batch.size_bytes += size_bytes
+            self._all.kept(self._sharer, size_bytes + _KEPT_BESIDE)
         if message.commit is not Commit.NO:
             self._drop(batch_id)
             return Taken(ready=_ready(batch_id, batch, message))
         batch.last_us = now_us
         self._batches[batch_id] = self._batches.pop(batch_id)  # behind those that have waited longer
         return Taken()
-
-    def _keep(self, batch: _Batch, message: BatchMessage) -> None:
-        batch.messages.append(KeptMessage(message.subject, message.headers, message.value))
-        batch.size_bytes += message.size_bytes
-        batch.kept_bytes += message.kept_bytes
-        self._all.kept(self._sharer, message.kept_bytes)
 
     def _named_elsewhere(self, message: BatchMessage) -> Taken:
         if message.batch_id not in self._batches:
@@ -332,16 +325,16 @@ class AtomicBatches:
             return Taken(acks.batch_too_large(_MOST), AbandonReason.LARGE)
         return None
 
-    def _too_much(self, batch: _Batch, message: BatchMessage) -> Taken | None:
-        if batch.size_bytes + message.size_bytes > limits.ATOMIC_BATCH_BYTES_MAX:
+    def _too_much(self, batch: _Batch, size_bytes: int) -> Taken | None:
+        if batch.size_bytes + size_bytes > limits.ATOMIC_BATCH_BYTES_MAX:
             return Taken(acks.batch_too_large(f"{limits.ATOMIC_BATCH_BYTES_MAX} bytes"), AbandonReason.LARGE)
-        if not self._all.has_memory(self._sharer, message.kept_bytes):
+        if not self._all.has_memory(self._sharer, size_bytes + _KEPT_BESIDE):
             return Taken(acks.too_many_batches(), AbandonReason.INCOMPLETE)
         return None
 
     def _drop(self, batch_id: bytes) -> None:
         batch = self._batches.pop(batch_id)
-        self._all.dropped(self._sharer, batch.kept_bytes)
+        self._all.dropped(self._sharer, batch.size_bytes + len(batch.messages) * _KEPT_BESIDE)
 
     def drop_all(self) -> None:
         """Forget all batches: the leadership has ended, or the stream allows none any more."""
