@@ -569,6 +569,7 @@ ATOMIC_BATCH_MESSAGES_MAX = 1_000  # as nats-server
 ATOMIC_BATCH_BYTES_MAX = 64 * MIB  # below BATCH_ROWS_BYTES_MAX: it is stored as one batch of the log
 ATOMIC_BATCH_ID_BYTES_MAX = 64  # as nats-server
 ATOMIC_BATCH_IDLE_MS = 10_000  # without a message of it, as nats-server; then it is abandoned
+ATOMIC_BATCH_MESSAGE_BYTES = 208  # of a kept message beside its content: a tuple, three bytes objects, its place
 ATOMIC_BATCHES_OF_STREAM_MAX = 50  # begun and not committed, as nats-server
 ATOMIC_BATCHES_MAX = 1_000  # of all streams that a broker leads, as nats-server
 ATOMIC_BATCHES_BYTES_MAX = 256 * MIB  # of all of them: they are kept in memory until they are committed

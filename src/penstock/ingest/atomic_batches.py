@@ -3,7 +3,8 @@
 Rules: the messages of a batch are kept in memory until the one with Nats-Batch-Commit comes; then they are admitted
 together, against the log as it is then, and become one batch of the log. Nothing is written before. What is kept ends
 with the leadership: a publisher whose leader is gone is told so by the answer to its next message. The checks, their
-order and their codes are nats-server's (`processJetStreamAtomicBatchMsg`).
+order and their codes are nats-server's (`processJetStreamAtomicBatchMsg`). Of the batches of a broker, and of their
+memory, each stream has a share (`FairShares`), so that no stream's batches keep out those of others.
 
     message 1 ─▶ kept, empty ack ─▶ message 2 ─▶ kept ─▶ … ─▶ message n with the commit ─▶ ready ─▶ stored, or refused
                       │
@@ -14,13 +15,15 @@ order and their codes are nats-server's (`processJetStreamAtomicBatchMsg`).
 | its id is longer than 64 bytes                     | 10179  | is not touched           |             |
 | a message has no sequence                          | 10175  | is not touched           |             |
 | a message is larger than the stream takes          | 10054  | is not touched           |             |
-| its first message would be one batch too many      | 10210  | does not begin           |             |
+| its first message would be one batch too many, of  |        |                          |             |
+| the stream, of all, or of the stream's share       | 10210  | does not begin           |             |
 | it is not known, and the message is not the first  | 10176  |                          |             |
 | the commit is neither `1` nor `eob`                | 10200  | is abandoned             |             |
 | a message requires a higher level of the API       | 10185  | is abandoned             | unsupported |
 | a sequence is missing, or only `eob` came          | 10176  | is abandoned             | incomplete  |
 | it has too many messages, or bytes                 | 10199  | is abandoned             | large       |
-| all batches together take too much memory          | 10210  | is abandoned             | incomplete  |
+| all batches together take too much memory, or the  |        |                          |             |
+| stream's more than its share                       | 10210  | is abandoned             | incomplete  |
 | no message came for ATOMIC_BATCH_IDLE_MS           |        | is abandoned             | timeout     |
 | a message names another stream                     | 10060  | is abandoned             | incomplete  |
 """
@@ -33,6 +36,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from penstock.base import limits
+from penstock.base.fair_shares import FairShares
 from penstock.base.subjects import RESERVED_PREFIXES
 from penstock.hot.headers import HeaderFields
 from penstock.hot.message_group import MessageGroup
@@ -43,6 +47,8 @@ from penstock.ingest.admission import AdmissionRules
 MARK = b"\r\nNats-Batch-Id:"
 """In the bytes of each group with a message of a batch."""
 
+_KEPT_BESIDE = limits.ATOMIC_BATCH_MESSAGE_BYTES - limits.ROW_BYTES
+"""Bytes that a kept message takes in memory beside its bytes in the log."""
 _IDLE_US = limits.ATOMIC_BATCH_IDLE_MS * 1_000
 _RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
 _REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level:[ \t]*([^\r]*?)[ \t]*(?=\r\n)")
@@ -84,8 +90,16 @@ class BatchMessage(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that it takes while it is kept, and in the log."""
+        """Bytes that it takes in the log."""
         return len(self.subject) + len(self.headers) + len(self.value or b"") + limits.ROW_BYTES
+
+
+class KeptMessage(NamedTuple):
+    """The parts of a message that are stored; what answers and checks need of it is over."""
+
+    subject: bytes
+    headers: bytes
+    value: bytes | None
 
 
 class ReadyBatch(NamedTuple):
@@ -182,13 +196,44 @@ def _sequence(digits: bytes) -> int | None:
 
 
 class OpenBatches:
-    """Number and size of the batches that a broker keeps, of all streams."""
+    """The batches that a broker keeps, of all streams, and their memory; each stream has a share of both."""
 
-    __slots__ = ("count", "size_bytes")
+    __slots__ = ("_batches", "_bytes")
 
     def __init__(self) -> None:
-        self.count = 0
-        self.size_bytes = 0
+        self._batches = FairShares()
+        self._bytes = FairShares()
+
+    @property
+    def count(self) -> int:
+        """Number of batches."""
+        return self._batches.used
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in memory."""
+        return self._bytes.used
+
+    def has_room(self, stream: str) -> bool:
+        """True if a stream may have one more batch."""
+        return self._batches.fits(stream, 1, limits.ATOMIC_BATCHES_MAX)
+
+    def has_memory(self, stream: str, size_bytes: int) -> bool:
+        """True if a stream's batches may take so much more memory."""
+        return self._bytes.fits(stream, size_bytes, limits.ATOMIC_BATCHES_BYTES_MAX)
+
+    def began(self, stream: str) -> None:
+        """Count a batch."""
+        self._batches.add(stream)
+
+    def kept(self, stream: str, size_bytes: int) -> None:
+        """Count the memory of a message."""
+        self._bytes.add(stream, size_bytes)
+
+    def dropped(self, stream: str, size_bytes: int) -> None:
+        """Count a batch, and the memory of its messages, no more."""
+        self._batches.remove(stream)
+        self._bytes.remove(stream, size_bytes)
 
 
 class _Batch:
@@ -197,18 +242,20 @@ class _Batch:
     __slots__ = ("last_us", "messages", "size_bytes")
 
     def __init__(self) -> None:
-        self.messages: list[BatchMessage] = []
-        self.size_bytes = 0
+        self.messages: list[KeptMessage] = []
+        self.size_bytes = 0  # in the log
         self.last_us = 0
 
 
 class AtomicBatches:
     """The batches of one stream that are not committed yet, by id, the one that has waited longest first."""
 
-    __slots__ = ("_all", "_batches")
+    __slots__ = ("_all", "_batches", "_sharer")
 
-    def __init__(self, broker: OpenBatches) -> None:
+    def __init__(self, broker: OpenBatches, sharer: str) -> None:
+        """`sharer`: the stream, of whose share they are taken; not empty."""
         self._all = broker
+        self._sharer = sharer
         self._batches: dict[bytes, _Batch] = {}
 
     def __len__(self) -> int:
@@ -230,19 +277,20 @@ class AtomicBatches:
             if (refusal := self._refusal_of_first(message, sequence)) is not None:
                 return Taken(refusal)
             batch = self._batches[batch_id] = _Batch()
-            self._all.count += 1
+            self._all.began(self._sharer)
         if (refused := self._refused(message, sequence, len(batch.messages))) is not None:
             self._drop(batch_id)
             return refused
         if message.commit is not Commit.BEFORE_THIS:
-            if (refused := self._too_much(batch, message)) is not None:
+            size_bytes = message.size_bytes
+            if (refused := self._too_much(batch, size_bytes)) is not None:
                 self._drop(batch_id)
                 return refused
             if b"Nats-Required-Api-Level:" in message.headers:  # nats-server does not store it either
                 message = message._replace(headers=_REQUIRED_LEVEL.sub(b"", message.headers, count=1))
-            batch.messages.append(message)
-            batch.size_bytes += message.size_bytes
-            self._all.size_bytes += message.size_bytes
+            batch.messages.append(KeptMessage(message.subject, message.headers, message.value))
+            batch.size_bytes += size_bytes
+            self._all.kept(self._sharer, size_bytes + _KEPT_BESIDE)
         if message.commit is not Commit.NO:
             self._drop(batch_id)
             return Taken(ready=_ready(batch_id, batch, message))
@@ -260,7 +308,7 @@ class AtomicBatches:
         """Return why a batch that is not known cannot begin with this message."""
         if sequence != 1:
             return acks.batch_too_large(_MOST) if _size(message, sequence) > _MOST_MESSAGES else acks.batch_incomplete()
-        if len(self._batches) >= limits.ATOMIC_BATCHES_OF_STREAM_MAX or self._all.count >= limits.ATOMIC_BATCHES_MAX:
+        if len(self._batches) >= limits.ATOMIC_BATCHES_OF_STREAM_MAX or not self._all.has_room(self._sharer):
             return acks.too_many_batches()
         return None
 
@@ -277,17 +325,16 @@ class AtomicBatches:
             return Taken(acks.batch_too_large(_MOST), AbandonReason.LARGE)
         return None
 
-    def _too_much(self, batch: _Batch, message: BatchMessage) -> Taken | None:
-        if batch.size_bytes + message.size_bytes > limits.ATOMIC_BATCH_BYTES_MAX:
+    def _too_much(self, batch: _Batch, size_bytes: int) -> Taken | None:
+        if batch.size_bytes + size_bytes > limits.ATOMIC_BATCH_BYTES_MAX:
             return Taken(acks.batch_too_large(f"{limits.ATOMIC_BATCH_BYTES_MAX} bytes"), AbandonReason.LARGE)
-        if self._all.size_bytes + message.size_bytes > limits.ATOMIC_BATCHES_BYTES_MAX:
+        if not self._all.has_memory(self._sharer, size_bytes + _KEPT_BESIDE):
             return Taken(acks.too_many_batches(), AbandonReason.INCOMPLETE)
         return None
 
     def _drop(self, batch_id: bytes) -> None:
         batch = self._batches.pop(batch_id)
-        self._all.count -= 1
-        self._all.size_bytes -= batch.size_bytes
+        self._all.dropped(self._sharer, batch.size_bytes + len(batch.messages) * _KEPT_BESIDE)
 
     def drop_all(self) -> None:
         """Forget all batches: the leadership has ended, or the stream allows none any more."""

@@ -19,7 +19,8 @@ nats-server, in its order.
 
 The content of a sent message is that of its schedule, without these headers and without those that ask for something
 of the schedule: `Nats-Expected-…`, `Nats-Msg-Id`, `Nats-TTL`, `Nats-Rollup`. It is within the limits of messages and
-of header blocks: the last headers of the content are left out for it.
+of header blocks: the last headers of the content are left out for it. A schedule whose value leaves no room for its own
+headers is refused; where a source's value does, or the stream takes less by then, it is not sent, and told.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import re
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.dead_letters import fitting
 from penstock.base.subjects import matches, subject_mistake
@@ -46,6 +48,10 @@ REFUSALS: dict[int, tuple[int, str]] = {
     verdicts.BAD_SOURCE: (10203, "message schedules source is invalid"),
     verdicts.BAD_SCHEDULER: (10212, "message schedules invalid scheduler"),
     verdicts.BAD_TIME_ZONE: (10223, "message schedules time zone is invalid"),
+    verdicts.SCHEDULE_LARGE: (
+        10054,
+        "message size exceeds maximum allowed: the value leaves no room for the headers of what the schedule sends",
+    ),
 }
 """JetStream's error code and text of each verdict."""
 
@@ -81,6 +87,10 @@ class ScheduleRules(NamedTuple):
         name = subject.decode()
         return any(matches(one, name) for one in self.subjects)
 
+    def headers_max(self, value: bytes | None) -> int:
+        """Return how many bytes the headers of a message with that value may have."""
+        return min(limits.HEADER_BLOCK_BYTES_MAX, self.message_bytes_max - len(value or b""))
+
 
 class Schedule(NamedTuple):
     """A valid schedule. `due_us`: wall-clock time, µs since 1970 UTC; 1 for a time before."""
@@ -104,9 +114,12 @@ def checked(group: MessageGroup, rules: ScheduleRules | None) -> tuple[MessageGr
         if block is None or _SCHEDULE not in block:
             continue
         fields = fields_of(block)
-        found = _verdict(fields, group.subject(row), rules)
+        subject = group.subject(row)
+        found = _verdict(fields, subject, rules)
         if isinstance(found, int):
             out[row] = found
+        elif rules is not None and sent_headers(block, subject, found, rules.headers_max(group.value(row))) is None:
+            out[row] = verdicts.SCHEDULE_LARGE
         elif b"Nats-Rollup" not in fields:
             replaced[row] = with_line(block, b"Nats-Rollup", b"sub")
     return group.with_headers(replaced) if replaced else group, bytes(out)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import tracemalloc
 
 import pytest
 
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.base.ids import PartitionId, PartitionKey
+from penstock.ingest.atomic_batches import AtomicBatches, OpenBatches, Taken, message_at
 from penstock.messages import AlterStreamRequest, AlterStreamResponse, CreateStreamResponse
 from penstock.node.partition.partition import Partition
 from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from penstock.vfs.memory import Keep
-from tests.groups import Message
+from tests.groups import Message, group_of
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers, Member, formed
 
@@ -120,20 +122,62 @@ def test_the_node_wakes_for_the_first_of_them() -> None:
     assert broker.node.next_wake_us <= due_us + 1_000_000
 
 
+def begin(broker: Broker, stream: str, count: int, value: bytes = b"v") -> int:
+    """Begin batches in a stream on the subject of its name; return how many are kept."""
+    told(broker)
+    for batch in range(count):
+        broker.deliver([(stream.encode(), *of_batch(f"{stream}-{batch}", 1, value=value)[1:])])
+    return sum(answer == "" for _, answer in told(broker))
+
+
+def also(broker: Broker, *names: str) -> None:
+    for name in names:
+        broker.answer(broker.create(name, subject=name, allow_atomic=True), CreateStreamResponse)
+
+
 def test_a_broker_keeps_so_many_batches_of_all_its_streams() -> None:
     broker = taking()
-    count = limits.ATOMIC_BATCHES_MAX // limits.ATOMIC_BATCHES_OF_STREAM_MAX
-    for number in range(count):
-        caller = broker.create(f"t{number}", subject=f"t{number}", allow_atomic=True)
-        broker.answer(caller, CreateStreamResponse)
-        for batch in range(limits.ATOMIC_BATCHES_OF_STREAM_MAX):
-            broker.deliver([(f"t{number}".encode(), *of_batch(f"b{batch}", 1)[1:])])
-    told(broker)
-    broker.deliver([of_batch("x", 1)])
-    assert told(broker) == [("x.1", TOO_MANY)]
+    names = [f"t{number}" for number in range(24)]
+    also(broker, *names)
+    kept = [begin(broker, name, limits.ATOMIC_BATCHES_OF_STREAM_MAX + 1) for name in names]
+    assert kept[:19] == [limits.ATOMIC_BATCHES_OF_STREAM_MAX] * 19
+    assert kept[19:] == [25, 13, 6, 3, 2]  # no stream has more than what stays free
+    assert sum(kept) == limits.ATOMIC_BATCHES_MAX - 1
+    broker.deliver([of_batch("x", 1), of_batch("y", 1)])
+    assert told(broker) == [("x.1", ""), ("y.1", TOO_MANY)]
     broker.delete("t0")  # with its batches
-    broker.deliver([of_batch("x", 1)])
-    assert told(broker) == [("x.1", "")]
+    assert begin(broker, "s.a", 10) == 10
+
+
+def test_no_stream_takes_the_memory_of_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The streams of one user refused all others' batches until theirs were committed."""
+    monkeypatch.setattr(limits, "ATOMIC_BATCHES_BYTES_MAX", 100_000)
+    broker = taking()
+    also(broker, "t", "u", "v")
+    kept = [begin(broker, name, 50, b"v" * 2_000) for name in ("t", "u", "v")]
+    assert kept == [22, 11, 5]  # of 2.2 kB, each stream half of what is free
+    broker.deliver([of_batch("x", 1, value=b"v" * 2_000), of_batch("x", 2, "1", value=b"v" * 2_000)])
+    assert told(broker) == [("x.1", ""), ("x.2", 2)]
+
+
+def test_the_memory_of_a_batch_is_counted() -> None:
+    """20 batches of 999 small messages took three times the memory that was counted."""
+    count, messages = 10, limits.ATOMIC_BATCH_MESSAGES_MAX - 1
+    counted = OpenBatches()
+    batches = AtomicBatches(counted, "s")
+    rules = partition_of(taking()).rules
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for batch in range(count):
+        for number in range(1, messages + 1):
+            group = group_of([of_batch(f"b{batch}", number, value=b"%d" % number)])
+            assert batches.take(message_at(group, 0), rules, 0) == Taken()
+    del group
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.85 * counted.size_bytes < after - before < counted.size_bytes
+    batches.drop_all()
+    assert (counted.count, counted.size_bytes) == (0, 0)
 
 
 def test_a_batch_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,11 +185,25 @@ def test_a_batch_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = taking()
     broker.deliver([of_batch("x", 1, value=b"v" * 5_000), of_batch("x", 2, value=b"v" * 5_000)])
     assert told(broker) == [("x.1", ""), (ADVISORY, "large"), ("x.2", TOO_LARGE)]
-    monkeypatch.setattr(limits, "ATOMIC_BATCHES_BYTES_MAX", 10_000)
+    monkeypatch.setattr(limits, "ATOMIC_BATCHES_BYTES_MAX", 12_000)
     broker.deliver([of_batch("x", 1, value=b"v" * 5_000), of_batch("y", 1, value=b"v" * 5_000)])
     assert told(broker) == [("x.1", ""), (ADVISORY, "incomplete"), ("y.1", TOO_MANY)]
     broker.deliver([of_batch("x", 2, "1")])
     assert told(broker) == [("x.2", 2)]
+
+
+@pytest.mark.parametrize(("spare", "code"), [(0, 0), (1, 10097)])
+def test_an_end_needs_room_for_its_header_in_the_last_message(spare: int, code: int) -> None:
+    """No message before the end is refused for it: another one may follow, or a commit of its own."""
+    broker = taking()
+    block = of_batch("x", 2)[2] or b""
+    mark = len(b"Nats-Batch-Commit: 1\r\n")
+    more = f"More: {'m' * (limits.HEADER_BLOCK_BYTES_MAX - mark - len(block) - len('More: ..') + spare)}\r\n"
+    broker.deliver([of_batch("x", 1), of_batch("x", 2, more=more), of_batch("x", 3, "eob")])
+    assert told(broker) == [("x.1", ""), ("x.2", ""), ("x.3", code or 2)]
+    assert len(broker.values("s")) == (0 if code else 2)
+    broker.deliver([of_batch("x", 1), of_batch("x", 2, more=more), of_batch("x", 3), of_batch("x", 4, "eob")])
+    assert told(broker)[-1] == ("x.4", 3 if code else 5)
 
 
 def test_a_stream_that_allows_none_any_more_forgets_them() -> None:

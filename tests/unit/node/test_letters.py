@@ -8,18 +8,29 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode
-from penstock.base.ids import TimestampUs
-from penstock.messages import AlterStreamRequest, AlterStreamResponse, StoreLetterRequest, StoreLetterResponse
+from penstock.base.ids import Offset, PartitionId, TimestampUs
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
+    AppendRequest,
+    AppendResponse,
+    CreateStreamResponse,
+    DeleteMessagesRequest,
+    DeleteMessagesResponse,
+    StoreLetterRequest,
+    StoreLetterResponse,
+)
 from penstock.node.api.letters import PrepareLetter
 from tests.unit.node.harness import Broker, batch_of
 
 DAY_MS = 86_400_000
+OWN = "penstock.dead.dead.>"
 
 
 @pytest.fixture
 def broker() -> Broker:
     broker = Broker().start()
-    broker.create("dead")
+    broker.create("dead", OWN)
     return broker
 
 
@@ -28,7 +39,7 @@ def request_of(broker: Broker, letter: str, *, since_us: int | None = None, stre
     return StoreLetterRequest(stream_id=broker.stream_id(stream), letter=letter, since_us=TimestampUs(since_us))
 
 
-def batch(letter: str, value: bytes = b"v", subject: str = "dead.x") -> Any:
+def batch(letter: str, value: bytes = b"v", subject: str = "penstock.dead.dead.x") -> Any:
     return batch_of([(subject, None, value, f"NATS/1.0\r\nA: b\r\nPenstock-Dead-Letter: {letter}\r\n\r\n".encode())])
 
 
@@ -52,7 +63,7 @@ def test_a_letter_is_known_long_after_the_deduplication_window_and_to_the_next_l
     since_us = broker.clock.now.wall_us
     store(broker, "a-1", b"1")
     for number in range(5):
-        broker.append("dead", b"%d" % number)
+        broker.append("dead", b"%d" % number, subject="penstock.dead.dead.x")
     broker.clock.advance_ms(DAY_MS)
     broker = broker.crash().start()
     assert not store(broker, "a-1", b"1", since_us=since_us).is_new
@@ -72,10 +83,40 @@ def test_a_letter_that_comes_twice_at_once_is_stored_once(broker: Broker) -> Non
     assert len(stored(broker)) == 1
 
 
+@pytest.mark.parametrize(("subject", "counts"), [("orders.x", False), ("penstock.dead.dead.x", True)])
+def test_a_letter_is_on_a_subject_of_dead_letters(subject: str, counts: bool) -> None:
+    """A publisher on another subject of the stream made up the header: the letter was never stored."""
+    broker = Broker().start()
+    broker.answer(broker.create("dead", OWN, more_subjects=["orders.>"]), CreateStreamResponse)
+    since_us = broker.clock.now.wall_us
+    made_up = b"NATS/1.0\r\nPenstock-Dead-Letter: a-1\r\n\r\n"
+    broker.ask(
+        AppendRequest(stream_id=broker.stream_id("dead"), partition=PartitionId(0)),
+        AppendResponse,
+        batch_of([(subject, None, b"made up", made_up)]),
+    )
+    assert store(broker, "a-1", since_us=since_us).is_new is not counts
+
+
+def test_a_letter_that_was_deleted_is_not_stored_again_while_the_log_has_it() -> None:
+    """Who deletes a letter has seen it; its message is pending only because an answer was lost."""
+    broker = Broker().start()
+    broker.create("dead", OWN)
+    since_us = broker.clock.now.wall_us
+    store(broker, "a-1", b"1")
+    store(broker, "a-2", b"2")
+    request = DeleteMessagesRequest(stream_id=broker.stream_id("dead"), partition=PartitionId(0), offsets=(Offset(0),))
+    broker.ask(request, DeleteMessagesResponse)
+    assert stored(broker) == [b"2"]
+    broker = broker.crash().start()
+    assert not store(broker, "a-1", b"1", since_us=since_us).is_new
+    assert stored(broker) == [b"2"]
+
+
 def test_what_is_no_letter_of_this_stream_is_refused(broker: Broker) -> None:
     refusal = broker.refusal(request_of(broker, "a-1"), batch("a-1", subject="other.x"))
     assert refusal.code == ErrorCode.BAD_REQUEST
-    refusal = broker.refusal(request_of(broker, "a-1"), batch_of([("dead.x", None, b"1", None)] * 2))
+    refusal = broker.refusal(request_of(broker, "a-1"), batch_of([("penstock.dead.dead.x", None, b"1", None)] * 2))
     assert refusal.code == ErrorCode.BAD_REQUEST
     broker.create("wide", "wide", partitions=2)
     refusal = broker.refusal(request_of(broker, "a-1", stream="wide"), batch("a-1", subject="wide"))
@@ -104,7 +145,7 @@ def test_a_letter_that_was_refused_is_taken_later(broker: Broker) -> None:
 )
 def test_the_next_leader_of_a_stream_that_refuses_what_is_beyond_its_limits_takes_letters(config: Any) -> None:
     broker = Broker().start()
-    broker.create("dead", **config)
+    broker.create("dead", OWN, **config)
     store(broker, "a-1", b"1")
     broker = broker.crash().start()
     answers = [broker.replies[broker.request(request_of(broker, "a-2"), batch("a-2"))].response for _ in range(2)]
@@ -129,7 +170,7 @@ def read_for_a_letter(broker: Broker, letter: str, since_us: int) -> tuple[int, 
 def test_a_log_with_more_letters_than_are_remembered_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LETTERS_KNOWN_MAX", 10)
     broker = Broker().start()
-    broker.create("dead")
+    broker.create("dead", OWN)
     since_us = broker.clock.now.wall_us
     for number in range(25):
         store(broker, f"a-{number}", since_us=since_us)

@@ -312,6 +312,22 @@ def test_what_was_stored_before_the_option_is_checked_before_it_is_sent(lines: t
     broker.stop()
 
 
+@pytest.mark.parametrize(("spare", "code"), [(0, 0), (1, 10054)])
+def test_a_schedule_whose_value_leaves_no_room_for_the_headers_of_what_is_sent_is_refused(
+    spare: int, code: int
+) -> None:
+    """It was stored and acked, and then never sent: only the operator was told."""
+    broker = started(max_message_bytes=2_000)
+    name = "s" * 300
+    own = f"NATS/1.0\r\nNats-Scheduler: orders.{name}\r\nNats-Schedule-Next: purge\r\n\r\n"
+    delay(broker, name, 1, b"v" * (2_000 - len(own) + spare))
+    assert broker.acks[-1].err_code == code
+    go_on(broker, 2_000)
+    assert len(sent(broker)) == (code == 0)
+    assert broker.notices == []
+    broker.stop()
+
+
 def searched(broker: Broker, *hung: type) -> tuple[Any, Any]:
     """Run a round's search that finds something; the node is not told yet."""
     broker.hung = (FindDue, *hung)

@@ -6,6 +6,9 @@ already, and looks a letter up before it appends it. So a letter whose answer wa
 the other stream sent, is found however long ago that was, as long as the log has it; no deduplication window counts.
 What is known ends with the leadership: an appended letter that the next leader does not have was never there.
 
+A row counts as a letter on a subject of dead letters only: on the stream's other subjects publishers may write the same
+header. One that was deleted counts, as long as the log has its row: who deletes a letter has seen it.
+
     asked → queued → log read back, rows checked → looked up ─┬─▶ appended → committed: answered
                                                               └─ found: answered once it is committed
 
@@ -20,7 +23,7 @@ from functools import partial
 from operator import itemgetter
 
 from penstock.base import limits
-from penstock.base.dead_letters import LETTER
+from penstock.base.dead_letters import LETTER, dead_letter_subject
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.batch import codec
@@ -45,9 +48,10 @@ _LINE = f"\r\n{LETTER}: ".encode()
 class PrepareLetter(Query):
     """Reads the letters of a log since a time, if it has to, and checks the row of a new one; in a disk thread."""
 
-    def __init__(self, view: LogView, since_us: int | None, check: CheckAppend) -> None:
+    def __init__(self, view: LogView, since_us: int | None, check: CheckAppend, stream: str) -> None:
         """`since_us`: None: what is known goes back far enough."""
         super().__init__(view)
+        self._subjects = dead_letter_subject(stream, "")
         self._since_us = since_us
         self._check = check
         self.found: dict[str, int] = {}  # ids of letters, with their offsets
@@ -61,10 +65,9 @@ class PrepareLetter(Query):
         start = view.offset_at(since_us, end=view.log_end)
         for _, data in self._batches(start, view.log_end, reverse=True, as_stored=True):
             rows = codec.check_rows(data)
-            for offset, block in zip(
-                rows.column("offset").to_pylist(), rows.column("headers").to_pylist(), strict=True
-            ):
-                if block is not None and (letter := _letter_of(block)):
+            columns = (rows.column(name).to_pylist() for name in ("offset", "subject", "headers"))
+            for offset, subject, block in zip(*columns, strict=True):
+                if block is not None and subject.startswith(self._subjects) and (letter := _letter_of(block)):
                     self.found[letter] = offset
             if self.looked_bytes >= limits.LETTER_READ_BYTES_MAX or len(self.found) >= limits.LETTERS_KNOWN_MAX:
                 return
@@ -167,7 +170,7 @@ class Letters:
         rules = RowRules.of(partition.stream.config, partition.key.partition)
         try:
             check = CheckAppend(call.raw, rules._replace(values=partition.refusing_check()))
-            query = PrepareLetter(partition.view(), None if is_known else wanted_us, check)
+            query = PrepareLetter(partition.view(), None if is_known else wanted_us, check, partition.stream.name)
         except RemoteError as refusal:
             self._answer(call, refusal)
             self._go_on(partition, known)

@@ -42,7 +42,7 @@ class AtomicIngest:
 
     def __init__(self, partition: Partition, clock: AtomicClock) -> None:
         self._partition, self._clock = partition, clock
-        self._batches = AtomicBatches(clock.open)
+        self._batches = AtomicBatches(clock.open, str(partition.key.stream_id))
         self._committing: _Committing | None = None
         self._abandoned = 0  # so many advisories were sent
 

@@ -273,8 +273,7 @@ class FindDue(Query):
         found = []
         for one in due:
             key, value, block = one.content
-            room = min(limits.HEADER_BLOCK_BYTES_MAX, self._rules.message_bytes_max - len(value or b""))
-            headers = sent_headers(block, one.scheduler, one.schedule, room)
+            headers = sent_headers(block, one.scheduler, one.schedule, self._rules.headers_max(value))
             if headers is not None:
                 found.append(one._replace(content=Content(key, value, headers)))
             else:

@@ -94,6 +94,7 @@ NOTES = {
     "`penstock.` are refused",
     "priority_groups": "pull only",
     "priority_policy": "all four",
-    "priority_timeout": "of `pinned_client`; 0: 2 minutes",
+    "priority_timeout": "of `pinned_client`; 0: 2 minutes. As with nats-server, a new leader knows no pin: it ends a "
+    "pull with the old one (423), and the first one without a pin gets a new one",
 }
 """Notes of the reference page, by field."""
