@@ -126,7 +126,8 @@ class Stored:
 
     def _known_streams(self) -> list[tuple[int, Feed | None]]:
         """Return the streams whose consumers are all known, each with its feed; None: it has no consumers now."""
-        known = dict.fromkeys(one.stream_id for one in (*self._registry.feeds(), *self.leaderships.all()))
+        known = dict.fromkeys(feed.stream_id for feed in self._registry.feeds())
+        known |= dict.fromkeys(one.stream_id for one in self.leaderships.all())
         return [(number, self._registry.feed(number)) for number in known if self.leaderships.is_known(number)]
 
     def _begin(self, now: Now) -> None:
