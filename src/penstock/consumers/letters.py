@@ -4,7 +4,8 @@ Rules: a message stays pending in the consumer's state, in no client's hand, unt
 letter, then the state. One letter of a consumer is under way at a time, in order of the offsets. After a failure the
 next one is tried after RETRY_US_MIN, and then ever more rarely, up to RETRY_US_MAX: what is wrong with one letter (the
 stream is gone, full, sealed, forbidden) is wrong with the next one, too. One that alone is wrong (it is too large, say)
-waits apart, with all of its kind, for a pause of their own, and keeps no other one waiting.
+waits apart, with all of its kind, for a pause of their own, and keeps no other one waiting. While the stream takes none
+they wait, too.
 
     given up ─▶ waits ─▶ under way ─┬─▶ stored: the message leaves the pending ones
                   ▲                 │
@@ -128,9 +129,9 @@ class LetterQueue:
 
     def next(self, now_us: int) -> Given | None:
         """Return the letter to be sent now, which is under way from then on; None: none is."""
-        if self.under_way is not None:
+        if self.under_way is not None or now_us < self._waiting.due_us:
             return None
-        for one in (self._waiting, self._refused):
+        for one in (self._refused, self._waiting):  # the pause of the refused ones leaves the others their turns
             if (given := one.take(now_us)) is not None:
                 self.under_way, self._taken_from = given, one
                 return given
@@ -156,7 +157,8 @@ class LetterQueue:
         """When `next` has a letter; None: not by time."""
         if self.under_way is not None:
             return None
-        return min((one.due_us for one in (self._waiting, self._refused) if one.given), default=None)
+        dues_us = [one.due_us for one in (self._waiting, self._refused) if one.given]
+        return max(min(dues_us), self._waiting.due_us) if dues_us else None
 
 
 class Origin(NamedTuple):

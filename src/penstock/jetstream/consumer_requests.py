@@ -198,9 +198,14 @@ def _exports(gateway: Gateway, call: Call, request: AskConsumersRequest, state: 
     """Return the exports of a page that the caller may see."""
     if not name:
         return AskConsumersResponse(), []
-    (page,) = yield from _asked(gateway, call, name, "CONSUMER.EXPORTS", request.consumer)
-    seen = [one for one in page["exports"] if call.auth.may_see_consumer(state, one["name"])]
-    return AskConsumersResponse(after_next=page["after_next"]), seen
+    after: str | None = request.consumer
+    seen: list[dict[str, Any]] = []
+    while after is not None and not seen:
+        (page,) = yield from _asked(gateway, call, name, "CONSUMER.EXPORTS", after)
+        seen = [one for one in page["exports"] if call.auth.may_see_consumer(state, one["name"])]
+        after = page["after_next"]
+    # The next page begins behind one that the caller may see: the names of others are not told.
+    return AskConsumersResponse(after_next=None if after is None else seen[-1]["name"]), seen
 
 
 def _checked_config(gateway: Gateway, call: Call, request: AskConsumersRequest, state: StreamState) -> dict[str, Any]:

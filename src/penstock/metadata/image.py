@@ -289,6 +289,7 @@ class ClusterImage:
     feature_level: FeatureLevel = FIRST_LEVEL  # rises only, by a command; no broker is older
     apis: tuple[ApiDecision, ...] = ()  # who serves JetStream's API, by prefix
     heads: SubjectHeads = field(default_factory=SubjectHeads)  # derived from `streams`
+    naming: frozenset[StreamId] = frozenset()  # streams with `named_consumers`; derived from `streams`
 
     def has_feature(self, feature: Feature) -> bool:
         """True if the cluster's level allows the feature."""
@@ -365,6 +366,7 @@ class ClusterImage:
             loads=_shifted(self.loads, state.partitions, +1),
             owned=self._owning(state, +1),
             heads=self.heads.with_config(state.stream_id, state.config),
+            naming=_naming(self.naming, state),
         )
 
     def with_placed(self, state: StreamState) -> ClusterImage:
@@ -376,7 +378,7 @@ class ClusterImage:
         """Return this image with one of its streams changed, on the same brokers."""
         before = self.streams[state.stream_id]
         streams = self.streams.with_item(state.stream_id, state)
-        names, heads = self.names, self.heads
+        names, heads, naming = self.names, self.heads, _naming(self.naming, state)
         # Not `held_subjects`: these stay the same when the last subject becomes the first former one.
         if (state.config.subjects, state.config.former_subjects) != (
             before.config.subjects,
@@ -386,11 +388,11 @@ class ClusterImage:
             heads = heads.without_config(state.stream_id, before.config)
             heads = heads.with_config(state.stream_id, state.config)
         if OwnedStreams.of(before) == OwnedStreams.of(state):
-            return replace(self, streams=streams, names=names, heads=heads)
+            return replace(self, streams=streams, names=names, heads=heads, naming=naming)
         owned = dict(self.owned)
         if owner_of(state, self.users) is not None:
             owned[state.owner] = owned[state.owner].plus(OwnedStreams.of(before, -1)).plus(OwnedStreams.of(state))
-        return replace(self, streams=streams, names=names, heads=heads, owned=owned)
+        return replace(self, streams=streams, names=names, heads=heads, naming=naming, owned=owned)
 
     def without_stream(self, state: StreamState) -> ClusterImage:
         """Return this image without the stream."""
@@ -401,6 +403,7 @@ class ClusterImage:
             loads=_shifted(self.loads, state.partitions, -1),
             owned=self._owning(state, -1),
             heads=self.heads.without_config(state.stream_id, state.config),
+            naming=self.naming - {state.stream_id},
         )
 
     def without_user(self, name: str) -> ClusterImage:
@@ -416,6 +419,12 @@ class ClusterImage:
         if now.streams:  # as with loads, no entry without streams
             owned[state.owner] = now
         return owned
+
+
+def _naming(known: frozenset[StreamId], state: StreamState) -> frozenset[StreamId]:
+    if bool(state.config.named_consumers) == (state.stream_id in known):
+        return known
+    return known ^ {state.stream_id}
 
 
 def owned_by(streams: Iterable[StreamState], users: Mapping[str, User]) -> Mapping[str, OwnedStreams]:

@@ -18,6 +18,7 @@ from penstock.consumers.state import CARRIED_CLOCK_MS_MAX, CARRIED_NUMBER_MAX
 from penstock.hot.pending import PendingTable
 from penstock.jetstream.readers.requests import transfers
 from penstock.messages import AskConsumersResponse, ExportedConsumer
+from penstock.node.security.access import consumer_group
 from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
 from tests.unit.jetstream.test_consumer_requests import READ, guarded, request
 from tests.unit.node.harness import Broker
@@ -226,9 +227,9 @@ def test_who_may_see_a_consumer_may_export_it_and_needs_more_to_restore_it() -> 
         assert refusal(broker, "e", config={**config, "durable_name": "e"}).code == ErrorCode.NOT_AUTHORIZED
 
 
-def exports(broker: ReaderBroker, after: str = "") -> tuple[list[str], str | None]:
+def exports(broker: ReaderBroker, after: str = "", stream: str = "s") -> tuple[list[str], str | None]:
     """The names of a page, and behind which name the next one begins."""
-    caller = broker.request(request(broker, "export_all", after, stream="s"))
+    caller = broker.request(request(broker, "export_all", after, stream=stream))
     answer = broker.answer(caller, AskConsumersResponse)
     found = msgspec.json.decode(bytes(broker.payloads[caller]), type=list[ExportedConsumer])
     return [one.name for one in found], answer.after_next
@@ -252,6 +253,21 @@ def test_all_are_exported_in_pages_that_deletions_do_not_move(
     assert one == exported(broker, "c")
     monkeypatch.setattr(transfers, "EXPORTS_BYTES_MAX", 1)
     assert exports(broker) == (["c"], "c")
+
+
+def test_a_page_names_no_consumer_that_the_caller_may_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = [Rule(Operation.COMMIT_OFFSETS, stream="orders", group=consumer_group(name)) for name in "be"]
+    broker = guarded(*own)
+    for name in "abcdefg":
+        broker.durable("orders", name)
+    monkeypatch.setattr(handlers, "INFOS_PER_ANSWER", 2)
+    found, after, asked_after = [], "", []
+    with asking(broker, "bob"):
+        while after is not None:
+            asked_after.append(after)
+            found_now, after = exports(broker, after, "orders")
+            found += found_now
+    assert (found, asked_after) == (["b", "e"], ["", "b", "e"])
 
 
 def all_of(broker: ReaderBroker) -> list[ExportedConsumer]:

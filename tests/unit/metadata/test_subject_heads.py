@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.base.config import StreamConfig
+from penstock.base.config import RetentionPolicy, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import StreamId
 from penstock.base.subjects import overlap
 from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream
 from penstock.metadata.effects.apply import apply
+from penstock.metadata.feature_versions import CONFIG_FIELDS
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.overlaps import check_no_overlap, overlapping
 from penstock.metadata.persistence.snapshot import decode_image, encode_image
@@ -78,6 +79,22 @@ def test_the_heads_follow_alterations_and_deletions_and_are_read_from_a_snapshot
         check_no_overlap(image, StreamConfig(name="new", subject="f.y"))
     assert refused.value.code == ErrorCode.SUBJECTS_OVERLAP
     check_no_overlap(image, StreamConfig(name="new", subject="e"))
+
+
+def test_streams_that_name_groups_are_known_and_are_read_from_a_snapshot() -> None:
+    image = ClusterImage(feature_level=CONFIG_FIELDS["interest_of"])
+    for number, names in enumerate(((), ("group:a",), ("archive:b",))):
+        retention = RetentionPolicy.INTEREST
+        config = StreamConfig(name=f"s{number}", subject="a", retention=retention, interest_of=names)
+        image = applied(image, CreateStream(config=config, created_us=1))
+    one, two, three = (image.names[f"s{number}"] for number in range(3))
+    assert image.naming == {two, three}
+    image = applied(image, AlterStream(stream_id=one, changes={"interest_of": ["group:c"]}))
+    image = applied(image, AlterStream(stream_id=two, changes={"interest_of": []}))
+    assert image.naming == {one, three}
+    image = applied(image, DeleteStream(stream_id=three))
+    assert image.naming == {one}
+    assert decode_image(encode_image(image)) == image
 
 
 def test_a_stream_of_one_partition_stores_its_own_subjects_only() -> None:

@@ -186,6 +186,7 @@ def decode_image(data: bytes) -> ClusterImage:
         snapshot.feature_level,
         snapshot.apis,
         SubjectHeads.of((state.stream_id, state.config) for state in snapshot.streams),
+        frozenset(state.stream_id for state in snapshot.streams if state.config.named_consumers),
     )
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.base.ids import PartitionId
+from penstock.base.ids import PartitionId, PartitionKey
 from penstock.consumers.config import AckConfig
 from penstock.consumers.state import ConsumerState
 from penstock.hot import pending
 from penstock.jetstream.readers.stored.acks import DELAY_US_MAX, parsed_ack
+from penstock.metadata.companions import consumers_key
 from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
 
 MS = 1_000_000  # ns
@@ -400,6 +401,34 @@ def test_the_pin_goes_to_no_request_whose_client_is_gone(broker: ReaderBroker) -
     broker.leaf.deserted.add(gone.encode())
     broker.api("CONSUMER.UNPIN.s.d", {"group": "g"})
     assert [(one.inbox, one.value) for one in broker.delivered() if one.stream_seq] == [(there, b"2")]
+
+
+def rows_of_consumers(broker: ReaderBroker) -> int:
+    key = PartitionKey(broker.node.image.by_name("s").stream_id, PartitionId(0))
+    return broker.node._partitions[consumers_key(key)].log.log_end
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_clients_that_wait_to_create_the_same_consumer_get_one(broker: ReaderBroker, *, is_deleted: bool) -> None:
+    broker.durable("s", "e")
+    rows = rows_of_consumers(broker)
+    broker.durable("s", "d")
+    rows_each = rows_of_consumers(broker) - rows
+    rows += rows_each
+    if is_deleted:
+        broker.disk_runs_at_once = False
+        broker.send("CONSUMER.DELETE.s.d")
+    else:
+        broker.api("CONSUMER.DELETE.s.d")
+        broker.leaf.is_up = False
+    body = {"stream_name": "s", "config": {"durable_name": "d", "ack_policy": "explicit"}}
+    inboxes = [broker.send("CONSUMER.CREATE.s.d", body) for _ in range(3)]
+    broker.tick(50)
+    broker.leaf.is_up = broker.disk_runs_at_once = True
+    for _ in range(100):
+        broker.tick(20)
+    assert [json.loads(broker.answers[inbox]).get("name") for inbox in inboxes] == ["d"] * 3
+    assert rows_of_consumers(broker) == rows + 2 * rows_each, "it was deleted, and made once"
 
 
 def test_clients_that_create_the_same_consumer_at_once_all_get_it(broker: ReaderBroker) -> None:

@@ -26,7 +26,7 @@ from tests.unit.jetstream.readers.gateways import ReaderBroker
 
 def started(**config: Any) -> ReaderBroker:
     broker = ReaderBroker().start()
-    broker.create("s", subject="s.*", retention="interest", **config)
+    broker.create("s", subject="s.*", **{"retention": "interest", **config})
     broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
     return broker
 
@@ -137,3 +137,29 @@ def test_what_cannot_be_named_is_refused(config: dict[str, Any], mistake: str) -
     response = broker.replies[caller].response
     assert isinstance(response, RemoteError)
     assert mistake in response.message
+
+
+def test_a_stream_whose_consumers_are_gone_may_be_given_groups_as_consumers() -> None:
+    broker = started(retention="limits")
+    broker.durable("s", "d")
+    broker.api("CONSUMER.DELETE.s.d")
+    broker.tick(120_000)  # the stream has no reader any more
+    changes = {"retention": "interest", "interest_of": ("group:billing",)}
+    broker.ask(AlterStreamRequest(name="s", changes=changes), AlterStreamResponse)
+    publish(broker, 3)
+    assert held(broker)[0] == 3
+    commit(broker, "billing", 2)
+    assert held(broker) == (1, 3)
+
+
+def test_a_stream_whose_consumers_are_gone_may_be_given_interest() -> None:
+    broker = started(retention="limits")
+    broker.durable("s", "d")
+    broker.api("CONSUMER.DELETE.s.d")
+    broker.tick(120_000)  # the stream has no reader any more
+    broker.ask(AlterStreamRequest(name="s", changes={"retention": "interest"}), AlterStreamResponse)
+    publish(broker, 3)
+    assert held(broker)[0] == 0, "no consumer wants them"
+    broker.durable("s", "e")
+    publish(broker, 2)
+    assert held(broker)[0] == 2

@@ -107,10 +107,10 @@ class ConsumerCreation:
         state = self._targets.stream(subject)
         need_one_partition(self._gateway, state)
         place = state.stream_id, given.get("name") or ""
-        if self._is_changing(place):
-            yield from done(partial(self._when_settled, place))
         if not self._readers.deliveries.is_up:
             yield from done(partial(self._when_delivering, now.elapsed_us + LEAF_PATIENCE_US))
+        while self._is_changing(place):  # of several that waited the first one has begun by now
+            yield from done(partial(self._when_settled, place))
         given = {field: value for field, value in given.items() if value is not None}
         existing = self._readers.find(state, given.get("name") or "")
         if existing is not None:

@@ -132,6 +132,7 @@ class Removals:
         self._coming: dict[str, Coming] = {}
         self._numbers = count(1)
         self._image: object = None
+        self._owed: set[StreamId] = set()  # led here by the image, with named consumers only, and not begun yet
 
     # Streams
 
@@ -168,24 +169,30 @@ class Removals:
         if state is None or not (state.has_consumers or state.config.named_consumers):
             self.end(feed.stream_id)
 
-    def follow_image(self, feeds: Callable[[], Sequence[Feed]]) -> None:
-        """Begin and end what another image of the metadata says; `feeds`: of streams whose consumers are known."""
-        if self._image is self._gateway.node.image:
-            return
-        self._image = self._gateway.node.image
+    def follow_image(self, known: Callable[[], Sequence[tuple[int, Feed | None]]]) -> None:
+        """Begin and end what another image of the metadata says; `known`: streams whose consumers are, see `begin`."""
+        if self._image is not self._gateway.node.image:
+            self._follow(known())
+        for stream_id in [one for one in self._owed if self._gateway.shown(one) is not None]:
+            self._owed.discard(stream_id)
+            if (state := self._gateway.stream_of(stream_id)) is not None:
+                self.begin(state, None)
+
+    def _follow(self, known: Sequence[tuple[int, Feed | None]]) -> None:
+        self._image = image = self._gateway.node.image
         for one in list(self._streams.values()):
             state = self._gateway.stream_of(StreamId(one.stream_id))
             if state is None or not state.config.is_consumed or state.partitions[0].leader_epoch != one.epoch:
                 self.end(one.stream_id)
             else:
                 self._name(one, state)
-        for feed in feeds():
-            state = self._gateway.stream_of(StreamId(feed.stream_id))
+        for stream_id, feed in known:
+            state = self._gateway.stream_of(StreamId(stream_id))
             if state is not None and state.config.is_consumed:
                 self.begin(state, feed)
-        for state in self._gateway.node.image.streams.values():
-            if state.config.named_consumers and not state.has_consumers:
-                self.begin(state, None)
+        named = [image.streams[stream_id] for stream_id in image.naming]
+        mine = [one for one in named if one.partitions[0].leader == self._gateway.node.broker_id]
+        self._owed = {one.stream_id for one in mine if not one.has_consumers}
 
     # Groups and archives
 

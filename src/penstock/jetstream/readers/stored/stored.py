@@ -76,7 +76,7 @@ class Stored:
     def tick(self, now: Now) -> None:
         """Begin and end leaderships, step over what is gone, and write what is due."""
         self.leaderships.tick(now)
-        self._removals.follow_image(self._known_feeds)
+        self._removals.follow_image(self._known_streams)
         self._begin(now)
         self._removals.tick(now)
         for one in self.leaderships.all():
@@ -124,9 +124,11 @@ class Stored:
                     self._removals.settled(reader, is_awaited=True)
                 self._go_on(reader, now)
 
-    def _known_feeds(self) -> list[Feed]:
-        """Return the streams whose consumers are all known."""
-        return [feed for feed in self._registry.feeds() if self.leaderships.is_known(feed.stream_id)]
+    def _known_streams(self) -> list[tuple[int, Feed | None]]:
+        """Return the streams whose consumers are all known, each with its feed; None: it has no consumers now."""
+        known = dict.fromkeys(feed.stream_id for feed in self._registry.feeds())
+        known |= dict.fromkeys(one.stream_id for one in self.leaderships.all())
+        return [(number, self._registry.feed(number)) for number in known if self.leaderships.is_known(number)]
 
     def _begin(self, now: Now) -> None:
         """Let the consumers of new leaderships begin."""
