@@ -52,7 +52,14 @@ def test_on_the_connection_of_a_broker_nothing_is_asked_that_clients_ask() -> No
     greeting.introduced(BrokerId(2))
     greeting.accepted()
     # of a partition that it does not lead
-    of_both = {Api.LIST_OFFSETS, Api.LIST_SUBJECTS, Api.TRUNCATE, Api.LIST_SCHEMAS, Api.GET_SCHEMA_TEXT}
+    of_both = {
+        Api.LIST_OFFSETS,
+        Api.LIST_SUBJECTS,
+        Api.TRUNCATE,
+        Api.LIST_SCHEMAS,
+        Api.GET_SCHEMA_TEXT,
+        Api.FETCH_OFFSETS,
+    }
     for api in Api:
         if Api.HELLO < api < Api.PEER_HELLO and api not in of_both:
             with pytest.raises(RemoteError, match="this is a request of clients"):
