@@ -438,15 +438,13 @@ class ConsumerApi:
             # Until the filters change here, messages are passed by the old ones: it is not known yet up to where.
             since = SINCE_END if has_other_filter and led.state.table.takes_settled else led.since
             yield from self._store_config(reader, led, config, since)
-            if not self._readers.is_here(reader):
-                raise consumer_not_found()
+            self._check_here(reader)
         if has_other_filter:
             feed = self._readers.feed(state)
             shown = yield from shown_now(feed)
             start = Start(reader.cursor.next_offset)
             pending = yield from pending_of(feed, config.filters, start, shown)
-            if not self._readers.is_here(reader):
-                raise consumer_not_found()
+            self._check_here(reader)
             feed.check_room(config.filters)
             reader.cursor.filter = feed.filter_of(config.filters)
             reader.told_pending = pending.messages
@@ -572,12 +570,16 @@ class ConsumerApi:
         if not call.is_empty:
             raise not_empty()
         reader = self._reader(subject)
-        if reader.led is not None and not reader.led.is_deleted:
+        led = reader.led
+        while led is not None and led.is_deleted and self._readers.is_here(reader):  # until that is committed, or not
+            yield from done(partial(self._when_settled, (reader.stream_id, reader.name)))
+        if led is not None and self._readers.is_here(reader):
             yield from done(partial(self._stored.delete, [reader]))
-        is_stored = reader.led is not None
+        elif led is not None and not led.writes.log.is_current:
+            self._check_here(reader)  # the deletion may not be stored
         if self._readers.is_here(reader):
             self._readers.remove([reader])
-        if is_stored:
+        if led is not None:
             yield from done(partial(self._readers.removals.when_removed, reader.stream_id))
         return json_answer(subject.operation, success=True)
 
@@ -592,8 +594,7 @@ class ConsumerApi:
         config = paused_until(reader.config, "" if until == NO_TIME else until)
         if reader.led is not None and config != reader.config:
             yield from self._store_config(reader, reader.led, config, reader.led.since)
-            if not self._readers.is_here(reader):
-                raise consumer_not_found()
+            self._check_here(reader)
             now = self._gateway.node.now
         self._stored.advisories.paused(subject.stream, reader.name, config.pause_us)
         self._readers.reconfigure(reader, config, now)
@@ -633,8 +634,7 @@ class ConsumerApi:
             raise consumer_refusal(10204, "invalid reset: not allowed")
         start = Start(min(sequence - 1, POSITION_MAX))
         pending = yield from pending_of(feed, config.filters, start, shown)
-        if not self._readers.is_here(reader):
-            raise consumer_not_found()
+        self._check_here(reader)
         if (led := reader.led) is not None:
             led.state.reset(start.offset)
             self._stored.attach(reader, led)
@@ -649,8 +649,7 @@ class ConsumerApi:
             told = told_bytes(reader.name, reader.created_us, config, led.since)
             rows = led.state.update(ack_config(config), told)
             yield from done(partial(led.writes.store, led, rows))
-            if not self._readers.is_here(reader):
-                raise consumer_not_found()
+            self._check_here(reader)
         reader.told_pending = pending.messages
         fields = yield from self._fields(reader)
         return json_answer(subject.operation, **fields, reset_seq=sequence)
@@ -782,6 +781,15 @@ class ConsumerApi:
         if reader is None:
             raise consumer_not_found()
         return reader
+
+    def _check_here(self, reader: Reader) -> None:
+        """Raise ApiError if a consumer is deleted; RemoteError if the next leader has it."""
+        if self._readers.is_here(reader):
+            return
+        if reader.led is not None and not reader.led.writes.log.is_current:
+            text = f"the leadership of the stream has ended; consumer {reader.name!r} may be changed or not"
+            raise RemoteError(ErrorCode.NOT_LEADER, text)
+        raise consumer_not_found()
 
 
 def _read_of(state: StreamState, config: ReaderConfig) -> FetchRequest:
