@@ -67,7 +67,7 @@ CREWS = (
     _rules("patient", (30.0,), max_deliver=50, is_patient=True, wanted=b"jobs.g1.1"),
     _rules("second", (1.0, 30.0), max_deliver=50, is_patient=True),
     _rules("pushed", (2.0,), is_push=True, most_in_hand=40),
-    # _rules("ordered", (1.5,), is_ordered=True),
+    _rules("ordered", (1.5,), is_ordered=True),
 )
 
 

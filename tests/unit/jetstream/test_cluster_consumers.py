@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.base import limits
-from penstock.messages import StoreLetterRequest
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.jetstream.api_call import ApiCall, ApiSubject
+from penstock.jetstream.conversations import Answered, Deed
+from penstock.messages import ListOffsetsRequest, ListOffsetsResponse, StoreLetterRequest
 from penstock.node.step import PeerRequest
 from tests.unit.jetstream.api_broker import ApiBrokers, ApiMember
 from tests.unit.jetstream.readers.gateways import Delivered, parsed
@@ -163,3 +166,64 @@ def test_a_dead_letter_is_stored_once_though_the_leader_dies_behind_it(lost: str
     told = call(brokers, second, "CONSUMER.INFO.s.d")
     assert (told["ack_floor"]["stream_seq"], told["dead_letters"]["waiting"]) == (3, 0)
     assert call(brokers, second, "STREAM.INFO.dead")["state"]["messages"] == 3
+
+
+@pytest.mark.parametrize(
+    ("operation", "payload"),
+    [
+        ("CONSUMER.RESET", b'{"seq": 1}'),
+        ("CONSUMER.PAUSE", b'{"pause_until": "2100-01-01T00:00:00Z"}'),
+        ("CONSUMER.CREATE", b'{"stream_name": "s", "config": {"durable_name": "d", "ack_policy": "explicit"}}'),
+    ],
+)
+def test_a_change_under_which_the_leadership_ends_does_not_say_that_there_is_no_consumer(
+    operation: str, payload: bytes
+) -> None:
+    brokers = ApiBrokers(1, 2, 3)
+    brokers.run(6_000)
+    assert "error" not in call(brokers, brokers[1], "STREAM.CREATE.s", {"name": "s", "num_replicas": 3})
+    brokers.run(1_000)
+    first = leader_of(brokers, "s")
+    config = {"durable_name": "d", "ack_policy": "explicit", "ack_wait": 5 * S}
+    assert "error" not in call(brokers, first, "CONSUMER.CREATE.s.d", {"stream_name": "s", "config": config})
+    subject = ApiSubject("$JS.API.", operation, "s", "d")
+    asked = ApiCall(f"$JS.API.{operation}.s.d", b"_INBOX.change", None, payload)
+    talk = first.gateway.talks[operation](asked, subject, first.clock.now)
+    questions = next(talk)
+    while isinstance(questions[0].request, ListOffsetsRequest):
+        told = ListOffsetsResponse(offset=0, log_start=0, committed_end=0, leader_epoch=0)
+        questions = talk.send([Answered(told)])
+    assert isinstance(questions[0].request, Deed)  # its rows are handed over
+    others = [one for one in brokers.all if one is not first]
+    for one in others:
+        brokers.cut(first.broker_id, one.broker_id)
+    brokers.run(15_000)
+    for one in others:
+        brokers.join(first.broker_id, one.broker_id)
+    brokers.run(5_000)
+    assert "error" not in call(brokers, first, "CONSUMER.INFO.s.d")
+    with pytest.raises(RemoteError) as refusal:
+        talk.send([Answered(None)])
+    assert refusal.value.code == ErrorCode.NOT_LEADER
+
+
+def test_a_second_deletion_is_not_answered_before_the_first_one_is_committed() -> None:
+    brokers = ApiBrokers(1, 2, 3)
+    brokers.run(6_000)
+    assert "error" not in call(brokers, brokers[1], "STREAM.CREATE.s", {"name": "s", "num_replicas": 3})
+    brokers.run(1_000)
+    first = leader_of(brokers, "s")
+    config = {"durable_name": "d", "ack_policy": "explicit"}
+    assert "error" not in call(brokers, first, "CONSUMER.CREATE.s.d", {"stream_name": "s", "config": config})
+    others = [one for one in brokers.all if one is not first]
+    for one in others:
+        brokers.cut(first.broker_id, one.broker_id)
+    for number in range(2):
+        first.deliver([(b"$JS.API.CONSUMER.DELETE.s.d", b"_INBOX.%d" % number, None, b"")])
+    assert [one for one in first.answers if one.startswith("_INBOX.") and one != "_INBOX.caller"] == []
+    brokers.run(15_000)
+    for one in others:
+        brokers.join(first.broker_id, one.broker_id)
+    brokers.run(5_000)
+    assert [json.loads(first.answers[f"_INBOX.{number}"])["error"]["code"] for number in range(2)] == [503, 503]
+    assert "error" not in call(brokers, first, "CONSUMER.INFO.s.d")
