@@ -26,7 +26,7 @@ are there again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from penstock.base import limits
 from penstock.base.clock import Now
@@ -153,9 +153,14 @@ class Readers:
         return None if feed is None else feed.readers.get(name)
 
     def of(self, state: StreamState) -> list[Reader]:
-        """Return the readers of a stream, by name."""
+        """Return the readers of a stream, by name; all of them are sorted."""
+        readers = self.by_name(state)
+        return [readers[name] for name in sorted(readers)]
+
+    def by_name(self, state: StreamState) -> Mapping[str, Reader]:
+        """Return the readers of a stream as they are now, in no order."""
         feed = self._registry.feed(state.stream_id)
-        return [] if feed is None else [feed.readers[name] for name in sorted(feed.readers)]
+        return {} if feed is None else feed.readers
 
     @property
     def total(self) -> int:

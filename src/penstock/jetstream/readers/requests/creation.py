@@ -118,7 +118,7 @@ class ConsumerCreation:
         config = self._readable(state, reader_config(state, given, pedantic=request.is_pedantic))
         if config.dead_letters and (existing is None or existing.config.dead_letters != config.dead_letters):
             self._stored.dead_letters.check_target(state, config.dead_letters)
-        self._readers.removals.check_new(state, config, place[1], self._readers.of(state))
+        self._readers.removals.check_new(state, config, place[1], self._readers.by_name(state))
         if existing is not None:
             yield from self._changes.update(state, existing, config, request, now)
             reader = existing
@@ -177,7 +177,7 @@ class ConsumerCreation:
         """Have a stream whose messages go with acks keep them for a consumer that is being created. Raise ApiError."""
         removals = self._readers.removals
         now_state = self._gateway.stream_of(state.stream_id) or state
-        removals.check_new(now_state, config, name, self._readers.of(state))
+        removals.check_new(now_state, config, name, self._readers.by_name(state))
         return removals.expect(now_state, feed, config, name)
 
     def _open_expected(
