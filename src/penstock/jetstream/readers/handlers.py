@@ -382,7 +382,9 @@ class ConsumerApi:
         while end < len(readers) and end < begin + INFOS_PER_ANSWER and size < EXPORTS_BYTES_MAX:
             reader, end = readers[end], end + 1
             if (led := reader.led) is None:
-                found.append(ExportedConsumer(name=reader.name, config=reader.config.told, next_offset=Offset(0)))
+                found.append(
+                    ExportedConsumer(name=reader.name, config=reader.config.told_of(reader.name), next_offset=Offset(0))
+                )
             elif not led.is_deleted:
                 found.append(exported := self._exported(reader, led, now))
                 size += len(exported.state)
@@ -394,7 +396,7 @@ class ConsumerApi:
         table = led.state.table
         return ExportedConsumer(
             name=reader.name,
-            config=reader.config.told,
+            config=reader.config.told_of(reader.name),
             next_offset=Offset(table.next_offset),
             deliveries=table.delivered,
             ack_pending=table.ack_pending,
@@ -420,7 +422,7 @@ class ConsumerApi:
     def _update(
         self, state: StreamState, reader: Reader, config: ReaderConfig, request: ConsumerRequest, now: Now
     ) -> Generator[Asked, list[Answered], None]:
-        has_all = bool(config.told.get("durable_name")) or "inactive_threshold" in request.config  # others: a default
+        has_all = config.is_durable or "inactive_threshold" in request.config  # others: a default
         is_same = config == reader.config and has_all
         if request.action == "create" and not is_same:
             raise consumer_refusal(10148, "consumer already exists")
@@ -511,7 +513,7 @@ class ConsumerApi:
             "stream_name": self._readers.stream_name(reader),
             "name": reader.name,
             "created": api_time(reader.created_us),
-            "config": reader.config.told_as(),
+            "config": reader.config.told_as(reader.name),
             "delivered": {**sequences, **active},
             "ack_floor": floor,
             "num_ack_pending": in_hand,
