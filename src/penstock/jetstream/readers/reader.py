@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from penstock.base import limits
 from penstock.hot.deliveries import UNLIMITED, Cursor, Filter, Pull
-from penstock.jetstream.readers.config.reader_config import ReaderConfig
+from penstock.jetstream.readers.config.reader_config import ReaderConfig, shared
 from penstock.jetstream.readers.pulls import frame, status
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Reader:
 
     def configure(self, config: ReaderConfig, now_us: int) -> None:
         """Take another config."""
-        self.config = config
+        self.config = config = shared(config)
         self.inbox = config.deliver_subject.encode()
         rate = config.rate_bytes_per_s
         self._rate = Bucket(rate, RATE_BURST_BYTES, now_us) if rate else None

@@ -44,7 +44,7 @@ class ConsumerChanges:
         self, state: StreamState, reader: Reader, config: ReaderConfig, request: ConsumerRequest, now: Now
     ) -> Generator[Asked, list[Answered], None]:
         """Give a consumer the config of a CREATE request. Raise ApiError, RemoteError."""
-        has_all = bool(config.told.get("durable_name")) or "inactive_threshold" in request.config  # others: a default
+        has_all = config.is_durable or "inactive_threshold" in request.config  # others: a default
         is_same = config == reader.config and has_all
         if request.action == "create" and not is_same:
             raise consumer_refusal(10148, "consumer already exists")

@@ -53,7 +53,9 @@ class ConsumerTransfers:
         while end < len(readers) and end < begin + INFOS_PER_ANSWER and size < EXPORTS_BYTES_MAX:
             reader, end = readers[end], end + 1
             if (led := reader.led) is None:
-                found.append(ExportedConsumer(name=reader.name, config=reader.config.told, next_offset=Offset(0)))
+                found.append(
+                    ExportedConsumer(name=reader.name, config=reader.config.told_of(reader.name), next_offset=Offset(0))
+                )
             elif not led.is_deleted:
                 found.append(exported := self._exported(reader, led, now))
                 size += len(exported.state)
@@ -65,7 +67,7 @@ class ConsumerTransfers:
         table = led.state.table
         return ExportedConsumer(
             name=reader.name,
-            config=reader.config.told,
+            config=reader.config.told_of(reader.name),
             next_offset=Offset(table.next_offset),
             deliveries=table.delivered,
             ack_pending=table.ack_pending,

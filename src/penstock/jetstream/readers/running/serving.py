@@ -186,7 +186,7 @@ class Serving:
             out = with_pin(out, led.priorities.pin)
         waits = led.state.config.commits_first
         if waits:
-            led.frames += out
+            led.hold(out)
         else:
             self._output.send(out)
         led.writes.note(led, now.elapsed_us, waits=waits)
