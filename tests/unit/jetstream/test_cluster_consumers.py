@@ -174,6 +174,13 @@ def test_who_slept_stores_no_letter_of_a_message_whose_ack_the_next_leader_has_c
     first.settle()
     brokers.settle()
     assert not brokers.asked[StoreLetterRequest]
+    tries = first.gateway.reader_numbers().letters_failed
+    first.gateway_tick(5_000)
+    first.settle()
+    assert first.gateway.reader_numbers().letters_failed == tries  # it waits, and tries in vain no more
+    deadline_us = first.gateway.next_deadline_us
+    assert deadline_us is not None
+    assert deadline_us > first.clock.now.elapsed_us
     first.disk_runs_at_once = True
     brokers.wake(first.broker_id)
     brokers.run(5_000)
