@@ -346,9 +346,13 @@ class Reader:
             kept.append(pull)
         self.keep(kept)
 
+    def has_one_shot(self) -> bool:
+        """True if a request ends with the first messages that come."""
+        return any(pull.no_wait for pull in self.pulls)
+
     def at_end(self, now_us: int) -> Iterator[bytes]:
         """Yield the ends of requests that do not wait for new messages; they are removed."""
-        if not any(pull.no_wait for pull in self.pulls):
+        if not self.has_one_shot():
             return
         kept = []
         for pull in self.pulls:

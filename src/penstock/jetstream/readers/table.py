@@ -48,11 +48,12 @@ from penstock.jetstream.readers.running.output import TURN_BYTES, Output
 from penstock.jetstream.readers.running.registry import ReaderRegistry
 from penstock.jetstream.readers.running.row_reads import RowReads
 from penstock.jetstream.readers.running.schedule import Schedule
-from penstock.jetstream.readers.running.serving import UNCERTAIN_US, Serving
+from penstock.jetstream.readers.running.serving import Serving
 from penstock.jetstream.readers.running.tails import Tails
 from penstock.jetstream.readers.starting import Start, shown_now
 from penstock.jetstream.readers.stored.acks import AckTables
 from penstock.jetstream.readers.stored.advisories import Advisories
+from penstock.jetstream.readers.stored.led import UNCERTAIN_US
 from penstock.jetstream.readers.stored.numbers import ConsumerNumbers, consumer_numbers
 from penstock.jetstream.readers.stored.removals import Removals
 from penstock.jetstream.readers.stored.stored import Stored

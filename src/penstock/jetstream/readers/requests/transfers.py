@@ -63,6 +63,9 @@ class ConsumerTransfers:
         return msgspec.json.encode({"exports": found, "after_next": after})
 
     def _exported(self, reader: Reader, led: LedConsumer, now: Now) -> ExportedConsumer:
+        if not led.is_certain:  # acks that the next leader has confirmed are not known here
+            text = f"another broker may lead the stream of consumer {reader.name!r} by now; ask again in a moment"
+            raise RemoteError(ErrorCode.NOT_YET, text)
         self._stored.step_over(reader, led, now)
         table = led.state.table
         return ExportedConsumer(

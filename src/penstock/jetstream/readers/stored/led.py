@@ -22,6 +22,8 @@ HELD_BYTES_MAX = 1 * limits.MIB
 """Frames of one consumer that wait until their deliveries are committed; beyond these it delivers and tells nothing."""
 ANSWERS_BYTES_MAX = 256 * limits.KIB
 """Reply subjects of acks to one consumer that wait until these are committed: acks beyond are applied, not answered."""
+UNCERTAIN_US = 100_000
+"""Until a stored consumer is looked at again of which another broker may be the leader."""
 
 SINCE_END = 2**62
 """`since` of a consumer whose filters are being changed: which of the messages that it has passed were settled is not
