@@ -27,6 +27,7 @@ answered may be carried out later; until then a consumer may be gone, or begin a
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -54,6 +55,7 @@ class CrewRules:
     is_push: bool = False
     is_patient: bool = False  # no client sends a -NAK, but late ones
     most_in_hand: int = 1_000
+    letters: str = ""  # stream of its dead letters; it is not deleted, nor reset
 
     @property
     def commits_first(self) -> bool:
@@ -75,7 +77,8 @@ class Delivery(NamedTuple):
 class _Era:
     """A consumer between two beginnings: its creation, a reset, a permitted loss."""
 
-    begins_at: int  # first offset
+    begins_at: int  # first offset, at the latest
+    may_begin_at: int  # first offset, at the earliest
     seen: set[int] = field(default_factory=set)  # offsets that came, though perhaps before it began
     delivered: dict[int, list[Delivery]] = field(default_factory=dict)  # by offset
     sequences: dict[int, int] = field(default_factory=dict)  # of the consumer → offset
@@ -98,10 +101,11 @@ class Crew:
         self.is_deleting = False
         self.delivered = 0
         self._losses = self._now_losses
-        self._state = _Era(0)
+        self._state = _Era(0, 0)
         self._since_us = 0  # the present era may have begun then
         self._asked_us = _NEVER_US  # a change was asked for that is not answered
         self._least = -1  # consumer's sequence that a client has seen
+        self._latest = 0  # the last offset at which it has ever begun
 
     # Beginning and end
 
@@ -123,10 +127,18 @@ class Crew:
         )
         return self.stream.is_excused or is_lost
 
+    @property
+    def has_lost(self) -> bool:
+        """True after a permitted loss."""
+        return self._now_losses != (0, 0)
+
     def _is_loose(self, now_us: int) -> bool:
         if self._losses != self._now_losses:
             self._losses = self._now_losses
+            done = self._state.done  # acks and resets before it may be there, or lost
             self.begin_again(now_us, 0)
+            self._state.begins_at = self._latest
+            self._state.done = {**done}
         return self.is_excused or now_us < self.loose_until_us
 
     def begin_again(self, now_us: int, loose_us: int, begins_at: int = 0) -> None:
@@ -134,7 +146,8 @@ class Crew:
         self.era += 1
         self._since_us = min(now_us - _WAY_US, self._asked_us)
         done = {offset: sent_us for offset, sent_us in self._state.done.items() if sent_us > self._since_us}
-        self._state = _Era(begins_at, done=done)
+        self._latest = max(self._latest, begins_at)
+        self._state = _Era(begins_at, begins_at, done=done)
         self._least = -1
         self.loose_until_us = max(self.loose_until_us, now_us + loose_us)
 
@@ -295,7 +308,7 @@ class Crew:
                 raise ViolationError(f"{where}: {least} messages are not done: {sorted(still)}")
         if in_hand > self.rules.most_in_hand:
             raise ViolationError(f"{where}: {self.rules.most_in_hand} may be in hand")
-        most = self.stream.sent_count(self.rules.wanted, self._state.begins_at - 1, {*self.stream.deleted})
+        most = self.stream.sent_count(self.rules.wanted, self._state.may_begin_at - 1, {*self.stream.deleted})
         most -= len([one for one in asked.confirmed if self.stream.is_live(one)])
         if in_hand + pending > most:
             raise ViolationError(f"{where}: {most} messages may be left")
@@ -307,6 +320,10 @@ class Crew:
         if self.rules.max_deliver:
             return []
         return [one for one in self._unfinished() if one not in self._state.seen]
+
+    def without_letters(self, letters: Set[int]) -> list[int]:
+        """Return the messages that are there, that nobody acked, and that have no letter."""
+        return [one for one in self._unfinished() if one not in letters]
 
 
 class Asked(NamedTuple):

@@ -190,7 +190,8 @@ class Worker:
 
     def _send_done(self, one: Delivery, payload: bytes, *, waits: bool = False) -> None:
         crew = self._crew
-        crew.sends_done(one)
+        if not (crew.rules.letters and payload.startswith(b"+TERM")):  # else it has a letter
+            crew.sends_done(one)
         if not waits:
             self._client.send(one.reply, b"", payload)
             return

@@ -26,6 +26,8 @@ from tests.sim.models.api_client import ApiClient, fields_of
 from tests.sim.models.api_stream import ApiStream
 from tests.sim.models.client_state import StreamGeneration, kind_of
 from tests.sim.models.crews import Crew, CrewRules
+from tests.sim.models.letters import NAME as LETTERS
+from tests.sim.models.letters import LetterStream
 from tests.sim.models.requests import SimClient
 from tests.sim.models.sending import Sender
 from tests.sim.models.workers import QUEUE, Worker
@@ -58,6 +60,8 @@ def _rules(name: str, waits_s: tuple[float, ...], *, is_push: bool = False, **gi
         config |= {"deliver_subject": f"crew.of.{name}", "deliver_group": QUEUE.decode()}
     if given.get("is_ordered"):
         config |= {"metadata": {"penstock.order_by": "subject"}}
+    if letters := given.get("letters"):
+        config |= {"metadata": {"penstock.dead_letters": letters}}
     return CrewRules(name, config, waits_us, max_deliver, wanted, is_push=is_push, **given)
 
 
@@ -67,7 +71,8 @@ CREWS = (
     _rules("patient", (30.0,), max_deliver=50, is_patient=True, wanted=b"jobs.g1.1"),
     _rules("second", (1.0, 30.0), max_deliver=50, is_patient=True),
     _rules("pushed", (2.0,), is_push=True, most_in_hand=40),
-    # _rules("ordered", (1.5,), is_ordered=True),
+    _rules("ordered", (1.5,), is_ordered=True),
+    _rules("mourned", (1.0,), max_deliver=2, letters=LETTERS),
 )
 
 
@@ -92,11 +97,13 @@ class Working:
         self._random = random
         self._sender = Sender(around, checks, refusals, b"_INBOX.jobs.")
         self._client = ApiClient(around, b"_INBOX.crews.")
+        self._letters = LetterStream(around, checks, self._client, program, min(3, len(brokers)))
         self._stream: ApiStream | None = None
         self._crews: list[Crew] = []
         self._workers: dict[Crew, list[Worker]] = {}
         self._making: set[Crew] = set()
         self._idle: dict[Crew, bool] = {}  # as its info says, since the end of the faults
+        self._idle_us: dict[Crew, int] = {}  # since when
         self._numbers = 0
         self._is_ending = False
 
@@ -129,12 +136,24 @@ class Working:
             stream.is_made = True
             self._crews = [Crew(stream, rules) for rules in CREWS]
             for crew in self._crews:
-                self._make(crew)
+                if not crew.rules.letters:
+                    self._make(crew)
+            self._letters.create(lambda: self._begin_letters(stream))
 
         self._program().ask(CreateStreamRequest(config=config, timeout_ms=3_000), done)
 
+    def _begin_letters(self, stream: ApiStream) -> None:
+        """The stream of dead letters is there."""
+        self._letters.read(stream)
+        for crew in self._crews:
+            if crew.rules.letters:
+                self._make(crew)
+
     def allow_unclean_election(self, stream_id: int) -> bool:
         """Allow an unclean leader election; return False if the id is another stream's."""
+        if stream_id and stream_id == self._letters.stream_id:
+            self._letters.allow_unclean_election()
+            return True
         if self._stream is None or stream_id != self.generations[0].stream_id:
             return False
         history = self._stream.history
@@ -201,12 +220,16 @@ class Working:
                 return
             self._around.count("infos of crews")
             crew.told(asked, fields, self._now_us)
-            self._idle[crew] = not (fields["num_pending"] or fields["num_ack_pending"])
+            is_idle = not (fields["num_pending"] or fields["num_ack_pending"])
+            self._idle_us.setdefault(crew, self._now_us)
+            self._idle[crew] = is_idle
+            if not is_idle:
+                del self._idle_us[crew]
 
         self._client.ask(f"CONSUMER.INFO.{NAME}.{crew.rules.name}", None, done)
 
     def _delete_crew(self, crew: Crew) -> None:
-        if crew.is_deleting or crew in self._making:
+        if crew.is_deleting or crew in self._making or crew.rules.letters:
             return
         crew.is_deleting = True
         crew.asks_for_change(self._now_us)
@@ -235,7 +258,7 @@ class Working:
         ask()
 
     def _reset(self, crew: Crew, sequence: int) -> None:
-        if crew.is_deleting or crew in self._making:
+        if crew.is_deleting or crew in self._making or crew.rules.letters:
             return
         crew.asks_for_change(self._now_us)
         tries = 0
@@ -362,7 +385,7 @@ class Working:
             if history.acks <= begun:
                 self._send(stream, 0)
                 return f"{NAME} stores nothing"
-            waiting = [one.name for one in self._crews if not self._is_done(one)]
+            waiting = [f"{one.name} {self._lacks(one)}".strip() for one in self._crews if not self._is_done(one)]
             if waiting and self._now_us >= looked_us + _INFO_US:
                 looked_us = self._now_us
                 for crew in self._crews:
@@ -375,7 +398,17 @@ class Working:
     def _is_done(self, crew: Crew) -> bool:
         if crew in self._making or crew.is_deleting:
             return False
-        return self._idle.get(crew, False) and (crew.is_excused or not crew.undelivered())
+        return self._idle.get(crew, False) and (crew.is_excused or not (crew.undelivered() or self._lacks(crew)))
+
+    def _lacks(self, crew: Crew) -> str:
+        """Say which letters of an idle consumer are not read; empty: none."""
+        letters = self._letters
+        if not crew.rules.letters or crew not in self._idle_us or letters.is_excused or crew.has_lost:
+            return ""
+        if letters.read_us <= self._idle_us[crew]:
+            return "they are not read yet"
+        lacking = crew.without_letters(letters.offsets_of(crew.rules.name))
+        return f"offsets {lacking} have no letter" if lacking else ""
 
     def check(self) -> None:
         """After the audit."""

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from penstock.base import limits
-from penstock.messages import StoreLetterRequest
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.jetstream.api_call import ApiCall, ApiSubject
+from penstock.jetstream.conversations import Answered, Deed
+from penstock.messages import (
+    AskConsumersRequest,
+    ConsumerOperation,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    StoreLetterRequest,
+)
 from penstock.node.step import PeerRequest
 from tests.unit.jetstream.api_broker import ApiBrokers, ApiMember
 from tests.unit.jetstream.readers.gateways import Delivered, parsed
@@ -77,17 +87,22 @@ def test_the_next_leader_goes_on_with_a_consumer() -> None:
     assert again == [(b"1", 2), (b"2", 2), (b"3", 1)]
 
 
-def slept(*, published: bytes) -> tuple[ApiBrokers, ApiMember, ApiMember, list[Delivered]]:
+def slept(
+    *, published: bytes, before: Callable[[ApiMember, Delivered], None] | None = None, **config: Any
+) -> tuple[ApiBrokers, ApiMember, ApiMember, list[Delivered]]:
     """Return brokers of which one slept while another came to lead, both, and what the first one delivered.
 
     A pull request waits at the first one; all that was published before it slept is in hand, and is due by now.
+    `before` happens last, with that message.
     """
     brokers = ApiBrokers(1, 2, 3)
     brokers.run(6_000)
     assert "error" not in call(brokers, brokers[1], "STREAM.CREATE.s", {"name": "s", "num_replicas": 3})
+    dead = {"name": "dead", "subjects": ["penstock.dead.dead.>"], "num_replicas": 3}
+    assert "error" not in call(brokers, brokers[1], "STREAM.CREATE.dead", dead)
     brokers.run(1_000)
     first = leader_of(brokers, "s")
-    config = {"durable_name": "d", "ack_policy": "explicit", "ack_wait": 5 * S}
+    config = {"durable_name": "d", "ack_policy": "explicit", "ack_wait": 5 * S, **config}
     made = call(brokers, first, "CONSUMER.CREATE.s.d", {"stream_name": "s", "config": config})
     assert "error" not in made, made
     first.publish("s", published)
@@ -97,6 +112,8 @@ def slept(*, published: bytes) -> tuple[ApiBrokers, ApiMember, ApiMember, list[D
     request = json.dumps({"batch": 5, "expires": 60 * S}).encode()
     first.deliver([(b"$JS.API.CONSUMER.MSG.NEXT.s.d", b"_INBOX.waits", None, request)])
     brokers.run(500)
+    if before is not None:
+        before(first, taken[0])
     brokers.hang(first.broker_id)
     brokers.run(2 * limits.SESSION_MS)
     second = next(one for one in brokers.all if one is not first)
@@ -108,14 +125,74 @@ def slept(*, published: bytes) -> tuple[ApiBrokers, ApiMember, ApiMember, list[D
 
 def test_who_slept_does_not_deliver_what_the_next_leader_has_confirmed() -> None:
     brokers, first, second, taken = slept(published=b"x")
-    second.deliver([(taken[0].reply.encode(), b"_INBOX.ack", None, b"")])
-    brokers.run(500)
-    assert second.answers["_INBOX.ack"] == b""
+    acked_at(brokers, second, taken[0])
     first.gateway.tick(first.clock.now)  # the first thing that it does
     while first.gateway.has_next_turn:
         first.gateway.turn(first.clock.now)
     first.turn()
     assert [one for one in parsed(b"".join(first.leaf.frames)) if one.stream_seq] == []
+
+
+def acked_at(brokers: ApiBrokers, second: ApiMember, message: Delivered) -> None:
+    """The next leader confirms the ack of a message that the first one has delivered."""
+    second.deliver([(message.reply.encode(), b"_INBOX.ack", None, b"")])
+    brokers.run(500)
+    assert second.answers["_INBOX.ack"] == b""
+
+
+def test_who_slept_exports_no_state_that_may_be_outdated() -> None:
+    brokers, first, second, taken = slept(published=b"x")
+    acked_at(brokers, second, taken[0])
+    stream_id = first.image.by_name("s").stream_id
+    for operation in (ConsumerOperation.EXPORT, ConsumerOperation.EXPORT_ALL):
+        name = "d" if operation == ConsumerOperation.EXPORT else ""
+        refused = first.refusal(AskConsumersRequest(stream_id=stream_id, operation=operation, consumer=name))
+        assert refused.code == ErrorCode.NOT_YET
+        assert "another broker may lead" in refused.message
+
+
+def test_who_slept_while_it_looked_tells_no_state_that_may_be_outdated() -> None:
+    def ask(first: ApiMember, _: Delivered) -> None:
+        first.publish("s", b"y", b"z")
+        first.brokers.run(500)
+        first.deliver([(b"$JS.API.STREAM.MSG.DELETE.s", b"_INBOX.deleted", None, b'{"seq":3}')])
+        first.brokers.run(500)
+        assert json.loads(first.answers["_INBOX.deleted"])["success"]
+        first.disk_runs_at_once = False
+        first.deliver([(b"$JS.API.CONSUMER.INFO.s.d", b"_INBOX.info", None, b"")])
+        first.brokers.run(100)  # the others promise not to lead
+
+    brokers, first, second, taken = slept(published=b"x", before=ask, max_ack_pending=1)
+    assert first.disk
+    acked_at(brokers, second, taken[0])
+    first.settle()
+    assert json.loads(first.answers["_INBOX.info"])["error"]["err_code"] == 10008
+
+
+def test_who_slept_stores_no_letter_of_a_message_whose_ack_the_next_leader_has_confirmed() -> None:
+    def give_up(first: ApiMember, message: Delivered) -> None:
+        first.disk_runs_at_once = False
+        first.deliver([(message.reply.encode(), None, None, b"+TERM")])
+
+    metadata = {"penstock.dead_letters": "dead"}
+    brokers, first, second, taken = slept(published=b"x", before=give_up, ack_wait=60 * S, metadata=metadata)
+    assert first.disk
+    assert leader_of(brokers, "dead") is not first
+    acked_at(brokers, second, taken[0])
+    first.settle()
+    brokers.settle()
+    assert not brokers.asked[StoreLetterRequest]
+    tries = first.gateway.reader_numbers().letters_failed
+    first.gateway_tick(5_000)
+    first.settle()
+    assert first.gateway.reader_numbers().letters_failed == tries  # it waits, and tries in vain no more
+    deadline_us = first.gateway.next_deadline_us
+    assert deadline_us is not None
+    assert deadline_us > first.clock.now.elapsed_us
+    first.disk_runs_at_once = True
+    brokers.wake(first.broker_id)
+    brokers.run(5_000)
+    assert call(brokers, second, "STREAM.INFO.dead")["state"]["messages"] == 0
 
 
 class LostAnswers(ApiBrokers):
@@ -163,3 +240,64 @@ def test_a_dead_letter_is_stored_once_though_the_leader_dies_behind_it(lost: str
     told = call(brokers, second, "CONSUMER.INFO.s.d")
     assert (told["ack_floor"]["stream_seq"], told["dead_letters"]["waiting"]) == (3, 0)
     assert call(brokers, second, "STREAM.INFO.dead")["state"]["messages"] == 3
+
+
+@pytest.mark.parametrize(
+    ("operation", "payload"),
+    [
+        ("CONSUMER.RESET", b'{"seq": 1}'),
+        ("CONSUMER.PAUSE", b'{"pause_until": "2100-01-01T00:00:00Z"}'),
+        ("CONSUMER.CREATE", b'{"stream_name": "s", "config": {"durable_name": "d", "ack_policy": "explicit"}}'),
+    ],
+)
+def test_a_change_under_which_the_leadership_ends_does_not_say_that_there_is_no_consumer(
+    operation: str, payload: bytes
+) -> None:
+    brokers = ApiBrokers(1, 2, 3)
+    brokers.run(6_000)
+    assert "error" not in call(brokers, brokers[1], "STREAM.CREATE.s", {"name": "s", "num_replicas": 3})
+    brokers.run(1_000)
+    first = leader_of(brokers, "s")
+    config = {"durable_name": "d", "ack_policy": "explicit", "ack_wait": 5 * S}
+    assert "error" not in call(brokers, first, "CONSUMER.CREATE.s.d", {"stream_name": "s", "config": config})
+    subject = ApiSubject("$JS.API.", operation, "s", "d")
+    asked = ApiCall(f"$JS.API.{operation}.s.d", b"_INBOX.change", None, payload)
+    talk = first.gateway.talks[operation](asked, subject, first.clock.now)
+    questions = next(talk)
+    while isinstance(questions[0].request, ListOffsetsRequest):
+        told = ListOffsetsResponse(offset=0, log_start=0, committed_end=0, leader_epoch=0)
+        questions = talk.send([Answered(told)])
+    assert isinstance(questions[0].request, Deed)  # its rows are handed over
+    others = [one for one in brokers.all if one is not first]
+    for one in others:
+        brokers.cut(first.broker_id, one.broker_id)
+    brokers.run(15_000)
+    for one in others:
+        brokers.join(first.broker_id, one.broker_id)
+    brokers.run(5_000)
+    assert "error" not in call(brokers, first, "CONSUMER.INFO.s.d")
+    with pytest.raises(RemoteError) as refusal:
+        talk.send([Answered(None)])
+    assert refusal.value.code == ErrorCode.NOT_LEADER
+
+
+def test_a_second_deletion_is_not_answered_before_the_first_one_is_committed() -> None:
+    brokers = ApiBrokers(1, 2, 3)
+    brokers.run(6_000)
+    assert "error" not in call(brokers, brokers[1], "STREAM.CREATE.s", {"name": "s", "num_replicas": 3})
+    brokers.run(1_000)
+    first = leader_of(brokers, "s")
+    config = {"durable_name": "d", "ack_policy": "explicit"}
+    assert "error" not in call(brokers, first, "CONSUMER.CREATE.s.d", {"stream_name": "s", "config": config})
+    others = [one for one in brokers.all if one is not first]
+    for one in others:
+        brokers.cut(first.broker_id, one.broker_id)
+    for number in range(2):
+        first.deliver([(b"$JS.API.CONSUMER.DELETE.s.d", b"_INBOX.%d" % number, None, b"")])
+    assert [one for one in first.answers if one.startswith("_INBOX.") and one != "_INBOX.caller"] == []
+    brokers.run(15_000)
+    for one in others:
+        brokers.join(first.broker_id, one.broker_id)
+    brokers.run(5_000)
+    assert [json.loads(first.answers[f"_INBOX.{number}"])["error"]["code"] for number in range(2)] == [503, 503]
+    assert "error" not in call(brokers, first, "CONSUMER.INFO.s.d")

@@ -86,6 +86,7 @@ class Feed:
         self.reader_of: dict[Cursor, Reader] = {}
         self.followers: list[Cursor] = []
         self.stored_followers: dict[Reader, None] = {}  # each has a state of its own: see `Tails`
+        self.one_shot_followers: dict[Reader, None] = {}  # a request of each ends with the first messages
         self.tail_end = end
         self.is_polling = False
         self.is_closed = False
@@ -260,15 +261,17 @@ class Feed:
         cursor = reader.cursor
         cursor.pending = -cursor.filter.seen
         reader.counted_under = self.version
-        if reader.led is None:
+        if reader.has_one_shot():
+            self.one_shot_followers[reader] = None
+        elif reader.led is None:
             self.followers.append(cursor)
         else:
             self.stored_followers[reader] = None
 
-    def take_stored_followers(self, chunk: Chunk) -> list[Reader]:
-        """Return the stored consumers for which a chunk has something; the others pass it."""
+    def take_wanting(self, followers: Iterable[Reader], chunk: Chunk) -> list[Reader]:
+        """Return those for which a chunk has something; the others pass it."""
         wanting = []
-        for reader in self.stored_followers:
+        for reader in followers:
             cursor = reader.cursor
             if cursor.pending + cursor.filter.seen > 0:
                 wanting.append(reader)
@@ -282,6 +285,7 @@ class Feed:
         found = [self.reader_of[cursor] for cursor in gone]
         for reader in found:
             self.stored_followers.pop(reader, None)
+            self.one_shot_followers.pop(reader, None)
         if any(reader.led is None for reader in found):
             self.followers = [cursor for cursor in self.followers if cursor not in gone]
         yield from found

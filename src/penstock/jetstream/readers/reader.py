@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from penstock.base import limits
 from penstock.hot.deliveries import UNLIMITED, Cursor, Filter, Pull
-from penstock.jetstream.readers.config.reader_config import ReaderConfig
+from penstock.jetstream.readers.config.reader_config import ReaderConfig, shared
 from penstock.jetstream.readers.pulls import frame, status
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Reader:
 
     def configure(self, config: ReaderConfig, now_us: int) -> None:
         """Take another config."""
-        self.config = config
+        self.config = config = shared(config)
         self.inbox = config.deliver_subject.encode()
         rate = config.rate_bytes_per_s
         self._rate = Bucket(rate, RATE_BURST_BYTES, now_us) if rate else None
@@ -346,9 +346,13 @@ class Reader:
             kept.append(pull)
         self.keep(kept)
 
+    def has_one_shot(self) -> bool:
+        """True if a request ends with the first messages that come."""
+        return any(pull.no_wait for pull in self.pulls)
+
     def at_end(self, now_us: int) -> Iterator[bytes]:
         """Yield the ends of requests that do not wait for new messages; they are removed."""
-        if not any(pull.no_wait for pull in self.pulls):
+        if not self.has_one_shot():
             return
         kept = []
         for pull in self.pulls:

@@ -26,7 +26,7 @@ are there again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from penstock.base import limits
 from penstock.base.clock import Now
@@ -48,11 +48,12 @@ from penstock.jetstream.readers.running.output import TURN_BYTES, Output
 from penstock.jetstream.readers.running.registry import ReaderRegistry
 from penstock.jetstream.readers.running.row_reads import RowReads
 from penstock.jetstream.readers.running.schedule import Schedule
-from penstock.jetstream.readers.running.serving import UNCERTAIN_US, Serving
+from penstock.jetstream.readers.running.serving import Serving
 from penstock.jetstream.readers.running.tails import Tails
 from penstock.jetstream.readers.starting import Start, shown_now
 from penstock.jetstream.readers.stored.acks import AckTables
 from penstock.jetstream.readers.stored.advisories import Advisories
+from penstock.jetstream.readers.stored.led import UNCERTAIN_US
 from penstock.jetstream.readers.stored.numbers import ConsumerNumbers, consumer_numbers
 from penstock.jetstream.readers.stored.removals import Removals
 from penstock.jetstream.readers.stored.stored import Stored
@@ -153,9 +154,14 @@ class Readers:
         return None if feed is None else feed.readers.get(name)
 
     def of(self, state: StreamState) -> list[Reader]:
-        """Return the readers of a stream, by name."""
+        """Return the readers of a stream, by name; all of them are sorted."""
+        readers = self.by_name(state)
+        return [readers[name] for name in sorted(readers)]
+
+    def by_name(self, state: StreamState) -> Mapping[str, Reader]:
+        """Return the readers of a stream as they are now, in no order."""
         feed = self._registry.feed(state.stream_id)
-        return [] if feed is None else [feed.readers[name] for name in sorted(feed.readers)]
+        return {} if feed is None else feed.readers
 
     @property
     def total(self) -> int:

@@ -178,6 +178,21 @@ def test_the_end_of_a_request(request_: Any, expected: list[str]) -> None:
     assert told(pull(broker, request_)) == expected
 
 
+@pytest.mark.parametrize("config", [{}, {"durable_name": "c", "ack_policy": "explicit"}], ids=["memory", "stored"])
+def test_a_request_that_waits_only_for_the_first_messages_ends_with_them(config: dict[str, Any]) -> None:
+    broker = started(0)
+    broker.consumer("s", "c", **config)
+    first = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 9, "no_wait": True, "expires": 5 * S})
+    second = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 9, "expires": 5 * S})
+    broker.publish("s.x", b"a")
+    broker.tick(1)
+    broker.publish("s.x", b"b")
+    broker.tick(1)
+    delivered = broker.delivered()
+    assert told([one for one in delivered if one.inbox == first]) == ["a", "404 No Messages"]
+    assert told([one for one in delivered if one.inbox == second]) == ["b"]
+
+
 def test_a_request_without_messages_ends_at_its_time() -> None:
     broker = started(1)
     broker.consumer("s", "c", inactive_threshold=60 * S)

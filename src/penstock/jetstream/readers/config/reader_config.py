@@ -7,6 +7,7 @@ Rules: a field that is absent, null or at JetStream's default is accepted. What 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -21,12 +22,15 @@ from penstock.jetstream.stream_config import API_LEVEL, API_VERSION, Config, con
 from penstock.metadata.image import StreamState
 
 _ALWAYS_TOLD = ("deliver_policy", "ack_policy", "replay_policy", "max_deliver", "num_replicas")
+SHARED_CONFIGS_MAX = 1_024
+"""Distinct configs that are shared by all consumers that have them."""
+_NAMES = ("durable_name", "name")
 
 
 class ReaderConfig(msgspec.Struct, frozen=True):
     """A consumer. Times are µs, sizes bytes; 0: none, unless another is said."""
 
-    told: Config  # as it is told: in nats-server's order, without what is at its default
+    told: Config  # as it is told: in nats-server's order, without its names and what is at its default
     filters: tuple[str, ...] = ()  # empty: all
     policy: str = "all"
     start_seq: int = 0
@@ -45,6 +49,7 @@ class ReaderConfig(msgspec.Struct, frozen=True):
     inactive_us: int = INACTIVE_NS_DEFAULT // 1_000  # 0: never
     pause_us: int = 0  # wall time
     is_durable: bool = False
+    is_named: bool = False  # by its client; else its name was drawn, and is no part of its config
     acks: str = "none"  # the policy
     ack_wait_us: int = 0
     backoff_us: tuple[int, ...] = ()
@@ -77,12 +82,31 @@ class ReaderConfig(msgspec.Struct, frozen=True):
         one = self.told.get("filter_subject")
         return (one,) if one else tuple(self.told.get("filter_subjects", ()))
 
-    def told_as(self) -> Config:
+    def told_of(self, name: str) -> Config:
+        """Return the config of a consumer with this name, as it is told."""
+        durable = {"durable_name": name} if self.is_durable else {}
+        return {**durable, **({"name": name} if self.is_named else {}), **self.told}
+
+    def told_as(self, name: str) -> Config:
         """Return `config` of a consumer's info."""
         metadata = self.told.get("metadata", {})
         level = "1" if self.pause_us or self.priority != "none" else "0"
         added = {"_nats.level": str(API_LEVEL), "_nats.req.level": level, "_nats.ver": API_VERSION}
-        return {**self.told, "metadata": {**added, **metadata}}
+        return {**self.told_of(name), "metadata": {**added, **metadata}}
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(ReaderConfig).decode
+
+
+def shared(config: ReaderConfig) -> ReaderConfig:
+    """Return an equal config: the same object for all consumers that have it, for there are many."""
+    return _shared(_encode(config))
+
+
+@lru_cache(SHARED_CONFIGS_MAX)
+def _shared(encoded: bytes) -> ReaderConfig:
+    return _decode(encoded)
 
 
 def reader_config(state: StreamState, given: Config, *, pedantic: bool = False) -> ReaderConfig:
@@ -124,6 +148,7 @@ def _of(config: Config, filters: tuple[str, ...]) -> ReaderConfig:
         inactive_us=config["inactive_threshold"] // 1_000,
         pause_us=_pause_us(config["pause_until"]),
         is_durable=bool(config["durable_name"]),
+        is_named=bool(config["name"]),
         acks=config["ack_policy"],
         ack_wait_us=config["ack_wait"] // 1_000,
         backoff_us=tuple(wait // 1_000 for wait in config["backoff"]),
@@ -187,7 +212,11 @@ def paused_until(config: ReaderConfig, until: str) -> ReaderConfig:
 
 
 def _told(config: Config) -> Config:
-    told = {name: value for name, value in config.items() if value != BY_NAME[name].default or name in _ALWAYS_TOLD}
+    told = {
+        name: value
+        for name, value in config.items()
+        if name not in _NAMES and (value != BY_NAME[name].default or name in _ALWAYS_TOLD)
+    }
     if "pause_until" in told:
         told["pause_until"] = told_time(told["pause_until"])
     return _in_order(told)

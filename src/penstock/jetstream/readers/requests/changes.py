@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.consumers.state import POSITION_MAX
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
@@ -37,12 +38,13 @@ class ConsumerChanges:
         self._stored = readers.stored
         self._targets = targets
         self._infos = infos
+        self._unsettled = targets.unsettled
 
     def update(
         self, state: StreamState, reader: Reader, config: ReaderConfig, request: ConsumerRequest, now: Now
     ) -> Generator[Asked, list[Answered], None]:
         """Give a consumer the config of a CREATE request. Raise ApiError, RemoteError."""
-        has_all = bool(config.told.get("durable_name")) or "inactive_threshold" in request.config  # others: a default
+        has_all = config.is_durable or "inactive_threshold" in request.config  # others: a default
         is_same = config == reader.config and has_all
         if request.action == "create" and not is_same:
             raise consumer_refusal(10148, "consumer already exists")
@@ -60,15 +62,13 @@ class ConsumerChanges:
             # Until the filters change here, messages are passed by the old ones: it is not known yet up to where.
             since = SINCE_END if has_other_filter and led.state.table.takes_settled else led.since
             yield from self._store_config(reader, led, config, since)
-            if not self._readers.is_here(reader):
-                raise consumer_not_found()
+            self._check_here(reader)
         if has_other_filter:
             feed = self._readers.feed(state)
             shown = yield from shown_now(feed)
             start = Start(reader.cursor.next_offset)
             pending = yield from pending_of(feed, config.filters, start, shown)
-            if not self._readers.is_here(reader):
-                raise consumer_not_found()
+            self._check_here(reader)
             feed.check_room(config.filters)
             reader.cursor.filter = feed.filter_of(config.filters)
             reader.told_pending = pending.messages
@@ -96,12 +96,16 @@ class ConsumerChanges:
         if not call.is_empty:
             raise not_empty()
         reader = self._targets.reader(subject)
-        if reader.led is not None and not reader.led.is_deleted:
+        led = reader.led
+        while led is not None and led.is_deleted and self._readers.is_here(reader):  # until that is committed, or not
+            yield from done(partial(self._unsettled.when_settled, (reader.stream_id, reader.name)))
+        if led is not None and self._readers.is_here(reader):
             yield from done(partial(self._stored.delete, [reader]))
-        is_stored = reader.led is not None
+        elif led is not None and not led.writes.log.is_current:
+            self._check_here(reader)  # the deletion may not be stored
         if self._readers.is_here(reader):
             self._readers.remove([reader])
-        if is_stored:
+        if led is not None:
             yield from done(partial(self._readers.removals.when_removed, reader.stream_id))
         return json_answer(subject.operation, success=True)
 
@@ -117,8 +121,7 @@ class ConsumerChanges:
         config = paused_until(reader.config, "" if until == NO_TIME else until)
         if reader.led is not None and config != reader.config:
             yield from self._store_config(reader, reader.led, config, reader.led.since)
-            if not self._readers.is_here(reader):
-                raise consumer_not_found()
+            self._check_here(reader)
             now = self._gateway.node.now
         self._stored.advisories.paused(subject.stream, reader.name, config.pause_us)
         self._readers.reconfigure(reader, config, now)
@@ -159,8 +162,7 @@ class ConsumerChanges:
             raise consumer_refusal(10204, "invalid reset: not allowed")
         start = Start(min(sequence - 1, POSITION_MAX))
         pending = yield from pending_of(feed, config.filters, start, shown)
-        if not self._readers.is_here(reader):
-            raise consumer_not_found()
+        self._check_here(reader)
         if (led := reader.led) is not None:
             led.state.reset(start.offset)
             self._stored.attach(reader, led)
@@ -175,8 +177,7 @@ class ConsumerChanges:
             told = told_bytes(reader.name, reader.created_us, config, led.since)
             rows = led.state.update(ack_config(config), told)
             yield from done(partial(led.writes.store, led, rows))
-            if not self._readers.is_here(reader):
-                raise consumer_not_found()
+            self._check_here(reader)
         reader.told_pending = pending.messages
         fields = yield from self._infos.fields(reader)
         return json_answer(subject.operation, **fields, reset_seq=sequence)
@@ -199,3 +200,12 @@ class ConsumerChanges:
             self._stored.advisories.unpinned(subject.stream, reader.name, group, "admin")
         self._readers.serve_again(reader, now)
         return json_answer(subject.operation)
+
+    def _check_here(self, reader: Reader) -> None:
+        """Raise ApiError if a consumer is deleted; RemoteError if the next leader has it."""
+        if self._readers.is_here(reader):
+            return
+        if reader.led is not None and not reader.led.writes.log.is_current:
+            text = f"the leadership of the stream has ended; consumer {reader.name!r} may be changed or not"
+            raise RemoteError(ErrorCode.NOT_LEADER, text)
+        raise consumer_not_found()

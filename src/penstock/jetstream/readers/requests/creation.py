@@ -74,9 +74,9 @@ class ConsumerCreation:
         self._targets = targets
         self._changes = changes
         self._infos = infos
+        self._unsettled = targets.unsettled
         self._new_name = new_name
         self._opening = 0
-        self._creating: set[tuple[int, str]] = set()  # streams and names of consumers
 
     def create(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
         """Answer CONSUMER.CREATE and CONSUMER.DURABLE.CREATE."""
@@ -109,8 +109,8 @@ class ConsumerCreation:
         place = state.stream_id, given.get("name") or ""
         if not self._readers.deliveries.is_up:
             yield from done(partial(self._when_delivering, now.elapsed_us + LEAF_PATIENCE_US))
-        while self._is_changing(place):  # of several that waited the first one has begun by now
-            yield from done(partial(self._when_settled, place))
+        while self._unsettled.is_changing(place):  # of several that waited the first one has begun by now
+            yield from done(partial(self._unsettled.when_settled, place))
         given = {field: value for field, value in given.items() if value is not None}
         existing = self._readers.find(state, given.get("name") or "")
         if existing is not None:
@@ -118,32 +118,19 @@ class ConsumerCreation:
         config = self._readable(state, reader_config(state, given, pedantic=request.is_pedantic))
         if config.dead_letters and (existing is None or existing.config.dead_letters != config.dead_letters):
             self._stored.dead_letters.check_target(state, config.dead_letters)
-        self._readers.removals.check_new(state, config, place[1], self._readers.of(state))
+        self._readers.removals.check_new(state, config, place[1], self._readers.by_name(state))
         if existing is not None:
             yield from self._changes.update(state, existing, config, request, now)
             reader = existing
         elif request.action == "update":
             raise consumer_refusal(10149, "consumer does not exist")
         else:
-            self._creating.add(place)
+            self._unsettled.creating.add(place)
             try:
                 reader = yield from self._open(state, config, place[1], carried)
             finally:
-                self._creating.discard(place)
+                self._unsettled.creating.discard(place)
         return json_answer(subject.operation, **(yield from self._infos.fields(reader)))
-
-    def _is_changing(self, place: tuple[int, str]) -> bool:
-        """True if a consumer with this name is being created or deleted."""
-        feed = self._readers.feed_of_id(place[0])
-        reader = None if feed is None else feed.readers.get(place[1])
-        is_ending = reader is not None and reader.led is not None and reader.led.is_deleted
-        return bool(place[1]) and (place in self._creating or is_ending)
-
-    def _when_settled(self, place: tuple[int, str], told: Callable[[RemoteError | None], None]) -> None:
-        """Go on once no consumer with this name is being created or deleted: clients may ask for it at once."""
-        if self._is_changing(place):
-            raise RemoteError(ErrorCode.NOT_YET, "a consumer with this name is being created or deleted")
-        told(None)
 
     def _when_delivering(self, until_us: int, told: Callable[[RemoteError | None], None]) -> None:
         """Go on once there is a leaf connection, which a broker that has just started lacks for a moment; also
@@ -190,7 +177,7 @@ class ConsumerCreation:
         """Have a stream whose messages go with acks keep them for a consumer that is being created. Raise ApiError."""
         removals = self._readers.removals
         now_state = self._gateway.stream_of(state.stream_id) or state
-        removals.check_new(now_state, config, name, self._readers.of(state))
+        removals.check_new(now_state, config, name, self._readers.by_name(state))
         return removals.expect(now_state, feed, config, name)
 
     def _open_expected(

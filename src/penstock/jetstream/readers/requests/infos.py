@@ -71,7 +71,7 @@ class ConsumerInfos:
             "stream_name": self._readers.stream_name(reader),
             "name": reader.name,
             "created": api_time(reader.created_us),
-            "config": reader.config.told_as(),
+            "config": reader.config.told_as(reader.name),
             "delivered": {**sequences, **active},
             "ack_floor": floor,
             "num_ack_pending": in_hand,

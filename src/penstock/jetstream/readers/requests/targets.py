@@ -6,6 +6,7 @@ from penstock.jetstream.api_call import ApiSubject
 from penstock.jetstream.errors import consumer_not_found, consumer_refusal, delivery_cycle, stream_not_found
 from penstock.jetstream.gateway import Gateway
 from penstock.jetstream.readers.reader import Reader
+from penstock.jetstream.readers.requests.unsettled import UnsettledConsumers
 from penstock.jetstream.readers.table import Readers
 from penstock.metadata.image import StreamState
 
@@ -16,6 +17,7 @@ class RequestTargets:
     def __init__(self, gateway: Gateway, readers: Readers) -> None:
         self._gateway = gateway
         self._readers = readers
+        self.unsettled = UnsettledConsumers(readers)
 
     def stream(self, subject: ApiSubject) -> StreamState:
         """Return the stream that a request names. Raise ApiError."""

@@ -53,7 +53,9 @@ class ConsumerTransfers:
         while end < len(readers) and end < begin + INFOS_PER_ANSWER and size < EXPORTS_BYTES_MAX:
             reader, end = readers[end], end + 1
             if (led := reader.led) is None:
-                found.append(ExportedConsumer(name=reader.name, config=reader.config.told, next_offset=Offset(0)))
+                found.append(
+                    ExportedConsumer(name=reader.name, config=reader.config.told_of(reader.name), next_offset=Offset(0))
+                )
             elif not led.is_deleted:
                 found.append(exported := self._exported(reader, led, now))
                 size += len(exported.state)
@@ -61,11 +63,14 @@ class ConsumerTransfers:
         return msgspec.json.encode({"exports": found, "after_next": after})
 
     def _exported(self, reader: Reader, led: LedConsumer, now: Now) -> ExportedConsumer:
+        if not led.is_certain:  # acks that the next leader has confirmed are not known here
+            text = f"another broker may lead the stream of consumer {reader.name!r} by now; ask again in a moment"
+            raise RemoteError(ErrorCode.NOT_YET, text)
         self._stored.step_over(reader, led, now)
         table = led.state.table
         return ExportedConsumer(
             name=reader.name,
-            config=reader.config.told,
+            config=reader.config.told_of(reader.name),
             next_offset=Offset(table.next_offset),
             deliveries=table.delivered,
             ack_pending=table.ack_pending,

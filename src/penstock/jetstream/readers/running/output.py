@@ -48,7 +48,7 @@ class Output:
     def send_to(self, reader: Reader, frames: bytes | bytearray) -> None:
         """Send frames of a consumer, behind those that wait until its deliveries are committed."""
         if reader.led is not None and reader.led.is_holding and frames:
-            reader.led.frames += frames
+            reader.led.hold(frames)
         else:
             self.send(frames)
 

@@ -18,14 +18,12 @@ from penstock.jetstream.readers.running.row_reads import RowReads
 from penstock.jetstream.readers.running.schedule import Schedule
 from penstock.jetstream.readers.stored.advisories import Advisories
 from penstock.jetstream.readers.stored.again import chunk_of, step_over
-from penstock.jetstream.readers.stored.led import LedConsumer
+from penstock.jetstream.readers.stored.led import UNCERTAIN_US, LedConsumer
 from penstock.jetstream.readers.stored.priorities import with_pin
 from penstock.node.partition.partition import Shown
 
 SHARE_BYTES = 256 * limits.KIB
 """Frames for one reader in its turn."""
-UNCERTAIN_US = 100_000
-"""Until a stored consumer is looked at again of which another broker may be the leader."""
 _EARLY_US = 2_000  # until a request is looked at again whose inbox is not known yet
 
 
@@ -186,7 +184,7 @@ class Serving:
             out = with_pin(out, led.priorities.pin)
         waits = led.state.config.commits_first
         if waits:
-            led.frames += out
+            led.hold(out)
         else:
             self._output.send(out)
         led.writes.note(led, now.elapsed_us, waits=waits)

@@ -109,6 +109,8 @@ class Tails:
         if chunk.begin == feed.tail_end:
             feed.take(chunk)
             self._follow(feed, chunk, now)
+            if feed.one_shot_followers:  # each gets new messages, and then the end of its request
+                self._registry.unfollow(feed.take_wanting(feed.one_shot_followers, chunk))
             if feed.stored_followers:
                 self._follow_stored(feed, chunk, now)
         self.poll(feed)
@@ -134,7 +136,7 @@ class Tails:
 
     def _unfollow_all(self, feed: Feed) -> None:
         self._registry.unfollow([feed.reader_of[cursor] for cursor in feed.followers])
-        self._registry.unfollow([*feed.stored_followers])
+        self._registry.unfollow([*feed.stored_followers, *feed.one_shot_followers])
 
     def _follow(self, feed: Feed, chunk: Chunk, now: Now) -> None:
         """Send new rows to all who follow."""
@@ -170,7 +172,7 @@ class Tails:
 
     def _follow_stored(self, feed: Feed, chunk: Chunk, now: Now) -> None:
         """Send new rows to the stored consumers that follow and need nothing else; the others are served in turn."""
-        wanting = feed.take_stored_followers(chunk)
+        wanting = feed.take_wanting(feed.stored_followers, chunk)
         if not self._output.can_deliver:
             self._registry.unfollow(wanting)
             return

@@ -27,7 +27,7 @@ from penstock.jetstream.partition_streams import real_ids
 from penstock.jetstream.readers.chunks import KEYED_COLUMNS, keyed_batches
 from penstock.jetstream.readers.config.fields import DEAD_LETTERS
 from penstock.jetstream.readers.reader import Reader
-from penstock.jetstream.readers.stored.led import LedConsumer
+from penstock.jetstream.readers.stored.led import UNCERTAIN_US, LedConsumer
 from penstock.jetstream.stream_state import api_time
 from penstock.messages import (
     AppendRequest,
@@ -98,6 +98,7 @@ class DeadLetters:
         self._registry = registry
         self._active: dict[Reader, None] = {}  # with letters
         self._under_way = 0
+        self._look_us = 0  # when those are looked at again of which another broker may be the leader
         self._settled: dict[Reader, None] = {}
         self.counters: Counter[str] = Counter()  # letters: stored, failed attempts
 
@@ -167,9 +168,13 @@ class DeadLetters:
         """When `tick` has something to do."""
         if self._under_way >= UNDER_WAY_MAX:
             return None
-        queues = [reader.led.letters for reader in self._active if reader.led is not None]
-        dues = [one.wake_us for one in queues if one is not None]
-        return min((due for due in dues if due is not None), default=None)
+        leds = [reader.led for reader in self._active if reader.led is not None]
+        dues = [(led, led.letters.wake_us) for led in leds if led.letters is not None]
+        return min((self._woken_us(led, due) for led, due in dues if due is not None), default=None)
+
+    def _woken_us(self, led: LedConsumer, due_us: int) -> int:
+        """Return when a letter that is due at a time may be sent."""
+        return due_us if led.is_certain else max(due_us, self._look_us)
 
     def tick(self, now: Now) -> None:
         """Send the letters that are due."""
@@ -177,6 +182,9 @@ class DeadLetters:
             led = reader.led
             if led is None or led.letters is None or not self._is_current(reader, led):
                 del self._active[reader]
+                continue
+            if not led.is_certain:
+                self._look_us = now.elapsed_us + UNCERTAIN_US
                 continue
             while self._under_way < UNDER_WAY_MAX and (given := led.letters.next(now.elapsed_us)) is not None:
                 self._begin(reader, led, led.letters, given, now)
@@ -259,6 +267,8 @@ class DeadLetters:
             self._under_way -= 1
             return
         try:
+            if not led.is_certain:  # the process may have slept since
+                raise RemoteError(ErrorCode.NOT_YET, "another broker may lead the consumer's stream by now")
             target = self._target(reader)
             check_letter_rights(self._gateway.authorization, target, _API)
         except RemoteError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -21,6 +22,8 @@ HELD_BYTES_MAX = 1 * limits.MIB
 """Frames of one consumer that wait until their deliveries are committed; beyond these it delivers and tells nothing."""
 ANSWERS_BYTES_MAX = 256 * limits.KIB
 """Reply subjects of acks to one consumer that wait until these are committed: acks beyond are applied, not answered."""
+UNCERTAIN_US = 100_000
+"""Until a stored consumer is looked at again of which another broker may be the leader."""
 
 SINCE_END = 2**62
 """`since` of a consumer whose filters are being changed: which of the messages that it has passed were settled is not
@@ -46,7 +49,7 @@ _decode = msgspec.json.Decoder(Told).decode
 
 def told_bytes(name: str, created_us: int, config: ReaderConfig, since: int = 0) -> bytes:
     """Return what is stored of a consumer's name and config."""
-    return _encode(Told(name, created_us, config.told, config.filters, since))
+    return _encode(Told(name, created_us, config.told_of(name), config.filters, since))
 
 
 def parsed_told(told: bytes) -> Told:
@@ -72,8 +75,8 @@ def ack_config(config: ReaderConfig) -> AckConfig:
 class Held(NamedTuple):
     """Frames to clients, and subjects for the answers to acks, that are sent once rows are committed."""
 
-    frames: bytearray
-    replies: list[bytes]
+    frames: bytes | bytearray
+    replies: Sequence[bytes]
 
 
 class LedConsumer:
@@ -87,8 +90,8 @@ class LedConsumer:
     def __init__(self, state: ConsumerState, writes: ConsumerWrites, priorities: Priorities | None = None) -> None:
         self.state = state
         self.writes = writes
-        self.frames = bytearray()  # wait until the next rows are committed
-        self.replies: list[bytes] = []  # of acks whose senders wait for the next rows: see `answer`
+        self.frames: bytes | bytearray = b""  # wait until the next rows are committed: see `hold`
+        self.replies: Sequence[bytes] = ()  # of acks whose senders wait for the next rows: see `answer`
         self._replies_bytes = 0
         self.since = 0  # of a work queue: which messages before it were settled is not known
         self.under_way = 0  # batches with rows of it that are being committed
@@ -115,21 +118,29 @@ class LedConsumer:
         """True if too many frames wait."""
         return len(self.frames) >= HELD_BYTES_MAX
 
+    def hold(self, frames: bytes | bytearray) -> None:
+        """Have frames wait until the next rows are committed."""
+        if not isinstance(self.frames, bytearray):
+            self.frames = bytearray()  # made when needed: most consumers are idle
+        self.frames += frames
+
     def answer(self, reply: bytes) -> None:
         """Answer an ack once the next rows are committed; its sender tries again if too many wait."""
         if self._replies_bytes + len(reply) <= ANSWERS_BYTES_MAX:
             self._replies_bytes += len(reply)
+            if not isinstance(self.replies, list):
+                self.replies = []
             self.replies.append(reply)
 
     def take_held(self) -> Held:
         """Take what waits for the next rows."""
         held = Held(self.frames, self.replies)
-        self.frames, self.replies = bytearray(), []
+        self.frames, self.replies = b"", ()
         self._replies_bytes = 0
         return held
 
     def hold_again(self, held: Held) -> None:
         """The rows were not stored: these wait for the next ones."""
-        self.frames[:0] = held.frames
-        self.replies[:0] = held.replies
+        self.frames = bytearray().join((held.frames, self.frames))
+        self.replies = [*held.replies, *self.replies]
         self._replies_bytes += sum(map(len, held.replies))

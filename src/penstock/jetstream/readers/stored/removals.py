@@ -13,7 +13,7 @@ its deletion is committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -211,11 +211,11 @@ class Removals:
 
     # Consumers
 
-    def check_new(self, state: StreamState, config: ReaderConfig, name: str, readers: Sequence[Reader]) -> None:
+    def check_new(self, state: StreamState, config: ReaderConfig, name: str, readers: Mapping[str, Reader]) -> None:
         """Raise ApiError if the stream cannot have such a consumer beside `readers`, and those being created."""
         if state.config.retention_policy is not RetentionPolicy.WORKQUEUE:
             return
-        others = {one.name: one.config.told_filters for one in readers}
+        others = {other: one.config.told_filters for other, one in readers.items()}
         others |= {one.key: one.told for one in self._coming.values() if one.stream_id == state.stream_id}
         refusal = workqueue_refusal(
             others,
@@ -224,7 +224,7 @@ class Removals:
             ack_policy=config.acks,
             deliver_policy=config.policy,
             is_pull=not config.is_push,
-            exists=name in {one.name for one in readers},
+            exists=name in readers,
         )
         if refusal is not None:
             raise consumer_refusal(refusal.err_code, refusal.description)
