@@ -48,7 +48,7 @@ class NumberPublisher:
             while value not in self._history.stored:
                 with suppress(*FAILURES):
                     await js.publish(
-                        self._subject, value.encode(), timeout=_WAIT_S, headers={"Nats-Msg-Id": f"n{number}"}
+                        self.subject_of(number), value.encode(), timeout=_WAIT_S, headers={"Nats-Msg-Id": f"n{number}"}
                     )
                     self._history.stored.add(value)
                     continue
@@ -57,6 +57,10 @@ class NumberPublisher:
                 break
             await asyncio.sleep(_BETWEEN_S)
         await connection.close()
+
+    def subject_of(self, number: int) -> str:
+        """Return where a message goes."""
+        return self._subject
 
     async def stop(self) -> None:
         """End once the last message is stored."""
