@@ -139,8 +139,8 @@ async def mistakes(js: Any, histories: dict[str, AckHistory], workers: list[Sett
     found["left"] = (await js.stream_info("w")).state.messages
     print(len(dead), "letters", {name: (len(one.stored), len(one.taken)) for name, one in histories.items()})
     for value in found["confirmed, then a letter"]:
-        events = [one for one in (*history.taken, *history.confirmed) if one.value == value]
-        print(*sorted(one.at_s + epoch_s for one in events), "letters", dead[value], events)
+        ends = [(one.at_s + epoch_s, one) for one in history.confirmed if one.value == value]
+        print(dead[value], ends, [(one.at_s + epoch_s, one) for one in history.taken if one.value == value])
     assert dead
     return {kind: what for kind, what in found.items() if what}
 
