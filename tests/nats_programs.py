@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from tests.conformance.natscli import NatsCli
 from tests.conformance.suites import BUILD, carry_out, program
 
 _TIMEOUT_S = 120
+_BUILD_S = 300
 _NPM = {f"@nats-io/{name}": "3.4.0" for name in ("transport-node", "jetstream", "kv", "obj")}
 _GO = "github.com/nats-io/nats.go{}@v1.55.0"
 
@@ -51,6 +53,25 @@ def by_go(text: str, folder: Path, url: str) -> str:
         (folder / "main.go").write_text(text.replace("nats.DefaultURL", "nats_url"))
         carry_out([program("go", "the test"), "build", "-mod=mod", "-o", str(built), "."], "the test", folder)
     return _said([str(built)], folder, PROGRAM_NATS=url)
+
+
+def built_by_go(sources: Path, target: Path) -> Path:
+    """Build the Go program of a folder with its own go.mod; skip the test where Go or the modules cannot be had."""
+    _need("go")
+    done = subprocess.run(
+        ["go", "build", "-o", str(target), "."],
+        cwd=sources,
+        env={**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_BUILD_S,
+        check=False,
+    )
+    if done.returncode and re.search("dial tcp|lookup|toolchain not available|requires go >=|403|404", done.stderr):
+        pytest.skip(f"the modules of the Go program cannot be had: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    return target
 
 
 def by_nats(line: str, folder: Path, url: str) -> str:

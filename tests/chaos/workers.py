@@ -48,7 +48,7 @@ class NumberPublisher:
             while value not in self._history.stored:
                 with suppress(*FAILURES):
                     await js.publish(
-                        self._subject, value.encode(), timeout=_WAIT_S, headers={"Nats-Msg-Id": f"n{number}"}
+                        self.subject_of(number), value.encode(), timeout=_WAIT_S, headers={"Nats-Msg-Id": f"n{number}"}
                     )
                     self._history.stored.add(value)
                     continue
@@ -57,6 +57,10 @@ class NumberPublisher:
                 break
             await asyncio.sleep(_BETWEEN_S)
         await connection.close()
+
+    def subject_of(self, number: int) -> str:
+        """Return where a message goes."""
+        return self._subject
 
     async def stop(self) -> None:
         """End once the last message is stored."""
@@ -73,15 +77,15 @@ class Worker:
         """`group`: of a push consumer. `batch`: most messages of one request; it waits for all of them."""
         self.batch = batch
         self.heard: Counter[str] = Counter()
-        self.is_calm = False  # from now on it acks all, and waits for the answers
-        self._url, self._stream, self._consumer, self._group = url, stream, consumer, group
+        self.is_calm = False
+        self._url, self._stream, self.consumer, self._group = url, stream, consumer, group
         self._history, self._chance = history, random.Random(seed)
         self._task = asyncio.create_task(self._pushed() if group else self._pull())
 
     async def _pull(self) -> None:
         connection = await client_of(self._url)
         try:
-            pull = await connection.jetstream().pull_subscribe_bind(self._consumer, self._stream)
+            pull = await connection.jetstream().pull_subscribe_bind(self.consumer, self._stream)
             while True:
                 try:
                     messages = await pull.fetch(self._chance.randint(1, self.batch), timeout=_WAIT_S)
@@ -96,7 +100,7 @@ class Worker:
     async def _pushed(self) -> None:
         connection = await client_of(self._url)
         try:
-            inbox = await connection.subscribe(f"deliver.{self._consumer}", queue=self._group)
+            inbox = await connection.subscribe(f"deliver.{self.consumer}", queue=self._group)
             async for message in inbox.messages:
                 await self._take(message)
         finally:
@@ -106,7 +110,7 @@ class Worker:
         if "Status" in (message.headers or {}):
             return
         value = message.data.decode()
-        self._history.taken.append(Taken(time.monotonic(), self._consumer, value, message.metadata.num_delivered))
+        self._history.taken.append(Taken(time.monotonic(), self.consumer, value, message.metadata.num_delivered))
         self.heard["taken"] += 1
         try:
             await self._settle(message, value)
@@ -115,9 +119,11 @@ class Worker:
 
     async def _settle(self, message: Any, value: str) -> None:
         what = 0.0 if self.is_calm else self._chance.random()
+        if what < 0.7:
+            self._history.acking.add((self.consumer, value))
         if what < 0.5:
             await message.ack_sync(timeout=_WAIT_S)
-            self._history.confirmed.append(Confirmed(time.monotonic(), self._consumer, value))
+            self._history.confirmed.append(Confirmed(time.monotonic(), self.consumer, value))
             self.heard["confirmed"] += 1
         elif what < 0.7:
             await message.ack()
@@ -127,6 +133,10 @@ class Worker:
             await message.nak(delay=self._chance.random())
         elif what < 0.9:
             await message.in_progress()
+
+    def calm(self) -> None:
+        """Ack all from now on, and wait for the answers."""
+        self.is_calm = True
 
     async def stop(self) -> None:
         self._task.cancel()

@@ -7,9 +7,7 @@ that is tried and not there, fails.
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -33,10 +31,10 @@ from nats.js.errors import (
 from penstock import aio
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import each_change, needs_time
+from tests.nats_programs import built_by_go
 
 PAGE = Path(__file__).parents[2] / "docs/reference/jetstream-compatibility.md"
 GO = Path(__file__).parents[1] / "compat/go"
-GO_BUILD_S = 300
 SILENCE_S = 0.5  # far beyond what an answer takes here
 NO_RESPONDERS = "no responders"
 API_ON = ("--jetstream-api", "auto")
@@ -501,24 +499,7 @@ def test_the_page_names_the_versions_that_are_tried() -> None:
 @pytest.fixture(scope="module")
 def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Go program, built where a Go toolchain is and its modules can be had."""
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("no Go toolchain on this machine")
-    program = tmp_path_factory.mktemp("go") / "compat"
-    environment = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"}
-    built = subprocess.run(
-        [go, "build", "-o", str(program), "."],
-        cwd=GO,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=GO_BUILD_S,
-        check=False,
-    )
-    if built.returncode and re.search("dial tcp|lookup|toolchain not available|requires go >=|403|404", built.stderr):
-        pytest.skip(f"the modules of the Go program cannot be had: {built.stderr.strip().splitlines()[-1]}")
-    assert built.returncode == 0, built.stderr
-    return program
+    return built_by_go(GO, tmp_path_factory.mktemp("go") / "compat")
 
 
 @needs_time

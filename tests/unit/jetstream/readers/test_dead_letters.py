@@ -203,6 +203,25 @@ def test_a_message_that_is_acked_or_deleted_meanwhile_is_no_dead_letter(broker: 
     assert told(broker)["ack_floor"]["stream_seq"] == told(broker)["delivered"]["stream_seq"]
 
 
+def test_a_message_that_is_acked_while_it_is_read_is_no_dead_letter(broker: ReaderBroker) -> None:
+    durable(broker)
+    publish(broker, b"1", b"2")
+    first, _ = broker.pulled("s", "d", 2)
+    broker.disk_runs_at_once = False
+    broker.tick(1_100)
+    while not (broker.disk and broker.disk[0].run.__qualname__.startswith("DeadLetters.")):
+        broker.run_disk()
+        broker.tick(1)
+    broker.ack(first, reply="late")
+    broker.disk_runs_at_once = True
+    broker.tick(1)
+    assert "late" in broker.answers
+    for _ in range(3):
+        broker.tick(1_000)
+    assert [one.value for one in letters(broker)] == [b"2"]
+    assert told(broker)["ack_floor"]["stream_seq"] == 2
+
+
 def test_a_letter_that_goes_in_a_circle_waits(broker: ReaderBroker) -> None:
     durable(broker)
     answer = broker.api("STREAM.UPDATE.s", {"name": "s", "subjects": ["s", "s.>", "penstock.dead.s.>"]})

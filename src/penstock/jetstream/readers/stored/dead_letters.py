@@ -196,9 +196,7 @@ class DeadLetters:
 
     def _begin(self, reader: Reader, led: LedConsumer, letters: LetterQueue, given: Given, now: Now) -> None:
         """Read the message of a letter, if there still is a use for it."""
-        if not led.state.table.has_ended(given.offset):  # acked late, gone, or begun anew
-            self._answer(led, given)
-            letters.done()
+        if self._is_taken_back(led, letters, given):
             return
         if not reader.config.dead_letters:  # they are wanted no more
             self._settle(reader, led, letters, given, now)
@@ -216,6 +214,14 @@ class DeadLetters:
             self._gateway.ask_rows(request, now, partial(self._read, reader, led, given))
         except RemoteError as error:
             self._failed(reader, led, given, error)
+
+    def _is_taken_back(self, led: LedConsumer, letters: LetterQueue, given: Given) -> bool:
+        """True if there is no use for a letter any more: its message was acked late, is gone, or was begun anew."""
+        if led.state.table.has_ended(given.offset):
+            return False
+        self._answer(led, given)
+        letters.done()
+        return True
 
     def _target(self, reader: Reader) -> StreamState:
         """Return the stream of the letters of a consumer. Raise RemoteError."""
@@ -263,7 +269,9 @@ class DeadLetters:
     def _send(self, reader: Reader, led: LedConsumer, given: Given, row: _Row) -> None:
         """Have the leader of the other stream store the letter."""
         node = self._gateway.node
-        if not self._is_current(reader, led):
+        is_current = self._is_current(reader, led)
+        # an ack may have come while the message was read
+        if not is_current or (led.letters is not None and self._is_taken_back(led, led.letters, given)):
             self._under_way -= 1
             return
         try:
