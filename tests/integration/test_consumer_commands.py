@@ -141,6 +141,7 @@ def test_the_commands(broker: BrokerProcess) -> None:
     )  # fmt: skip
     assert "c of stream orders" in made
     assert "3 not delivered yet" in made
+    assert "all before offset 0 (0 deliveries)" in made
     assert "ephemeral pull, acks: none" in run(broker, "info", "orders", "c")
     (line,) = run(broker, "ls", "--json").splitlines()
     told = json.loads(line)

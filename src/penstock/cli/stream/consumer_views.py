@@ -90,7 +90,7 @@ def show(one: ConsumerInfo, *, as_json: bool) -> None:
         "created": f"{one.created:%Y-%m-%d %H:%M:%SZ}",
         "takes": ", ".join(one.filters) or "all messages",
         "state": _state_line(one),
-        "delivered": f"up to offset {one.next_offset} ({output.count_text(one.deliveries)} deliveries{last})",
+        "delivered": f"all before offset {one.next_offset} ({output.count_text(one.deliveries)} deliveries{last})",
         "acked": "" if one.ack_policy == "none" else f"all before offset {one.acked_end}",
         "pending": f"{output.count_text(one.pending)} not delivered yet",
         "unacked": ""
