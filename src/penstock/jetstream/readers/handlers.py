@@ -607,9 +607,7 @@ class ConsumerApi:
         return json_answer(subject.operation, **fields)
 
     def _reset(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
-        reader = self._readers.find(self._stream(subject), subject.rest)
-        if reader is None:
-            raise consumer_not_found()
+        reader = self._reader(subject)
         sequence = 0
         if call.payload.strip():
             found = json_object(call.payload, "JSApiConsumerResetRequest").get("seq") or 0
@@ -777,8 +775,11 @@ class ConsumerApi:
         return state
 
     def _reader(self, subject: ApiSubject) -> Reader:
-        reader = self._readers.find(self._stream(subject), subject.rest)
+        state = self._stream(subject)
+        reader = self._readers.find(state, subject.rest)
         if reader is None:
+            if (why := self._stored.leaderships.unknown(state)) is not None:
+                raise why  # it may be there
             raise consumer_not_found()
         return reader
 
