@@ -301,3 +301,20 @@ def test_a_second_deletion_is_not_answered_before_the_first_one_is_committed() -
     brokers.run(5_000)
     assert [json.loads(first.answers[f"_INBOX.{number}"])["error"]["code"] for number in range(2)] == [503, 503]
     assert "error" not in call(brokers, first, "CONSUMER.INFO.s.d")
+
+
+def test_who_does_not_know_a_streams_consumers_does_not_say_that_there_is_none() -> None:
+    brokers = ApiBrokers(1, 2, 3)
+    brokers.run(6_000)
+    assert "error" not in call(brokers, brokers[1], "STREAM.CREATE.s", {"name": "s", "num_replicas": 3})
+    brokers.run(1_000)
+    first = leader_of(brokers, "s")
+    config = {"durable_name": "d", "ack_policy": "explicit"}
+    assert "error" not in call(brokers, first, "CONSUMER.CREATE.s.d", {"stream_name": "s", "config": config})
+    other = next(one for one in brokers.all if one is not first)
+    for operation in ("CONSUMER.INFO", "CONSUMER.DELETE", "CONSUMER.PAUSE", "CONSUMER.RESET"):
+        asked = ApiCall(f"$JS.API.{operation}.s.d", b"_INBOX.change", None, b"")
+        talk = other.gateway.talks[operation](asked, ApiSubject("$JS.API.", operation, "s", "d"), other.clock.now)
+        assert isinstance(next(talk)[0].request, Deed)
+        with pytest.raises(RemoteError):
+            talk.send([Answered(None)])  # it goes on: they cannot be known now

@@ -135,9 +135,7 @@ class ConsumerChanges:
 
     def reset(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
         """Answer CONSUMER.RESET."""
-        reader = self._readers.find(self._targets.stream(subject), subject.rest)
-        if reader is None:
-            raise consumer_not_found()
+        reader = self._targets.reader(subject)
         sequence = 0
         if call.payload.strip():
             found = json_object(call.payload, "JSApiConsumerResetRequest").get("seq") or 0

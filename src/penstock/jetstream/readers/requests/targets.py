@@ -27,9 +27,12 @@ class RequestTargets:
         return state
 
     def reader(self, subject: ApiSubject) -> Reader:
-        """Return the consumer that a request names. Raise ApiError."""
-        reader = self._readers.find(self.stream(subject), subject.rest)
+        """Return the consumer that a request names. Raise ApiError; RemoteError not_yet: it is not known here yet."""
+        state = self.stream(subject)
+        reader = self._readers.find(state, subject.rest)
         if reader is None:
+            if (why := self._readers.stored.leaderships.unknown(state)) is not None:
+                raise why  # it may be there
             raise consumer_not_found()
         return reader
 
