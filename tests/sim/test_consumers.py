@@ -32,6 +32,7 @@ REQUIRED = (
     "workers that died",
     "infos of crews",
     "jobs deleted",
+    "dead letters",
     "leader changes",
 )
 ILLS = (
