@@ -260,7 +260,7 @@ def test_a_page_names_no_consumer_that_the_caller_may_not_see(monkeypatch: pytes
     broker = guarded(*own)
     for name in "abcdefg":
         broker.durable("orders", name)
-    monkeypatch.setattr(handlers, "INFOS_PER_ANSWER", 2)
+    monkeypatch.setattr(transfers, "INFOS_PER_ANSWER", 2)
     found, after, asked_after = [], "", []
     with asking(broker, "bob"):
         while after is not None:
