@@ -79,6 +79,16 @@ async def read(js: Any) -> None:
     assert await js.delete_consumer("orders", "named")
 
 
+async def work(js: Any) -> None:
+    config = ConsumerConfig(durable_name="packing", ack_policy=AckPolicy.EXPLICIT)
+    await js.add_consumer("orders", config)
+    await js.add_consumer("orders", config, name="packing")  # nats-py asks on another subject then
+    pulled = await js.pull_subscribe_bind("packing", stream="orders")
+    for message in await pulled.fetch(2, timeout=TIMEOUT_S):
+        await message.ack_sync(timeout=TIMEOUT_S)
+    assert (await js.consumer_info("orders", "packing")).ack_floor.stream_seq == 2
+
+
 async def use_bucket(js: Any) -> None:
     bucket = await js.key_value("settings")
     for number in range(LARGE_COUNT):
@@ -132,6 +142,8 @@ async def test_the_permissions_on_the_page_suffice_and_each_is_used(tmp_path: Pa
                     await watch.jetstream().publish("orders.eu", b"x" * LARGE)
                 async with logged_in(server, "reader") as reader:
                     await read(reader.jetstream(timeout=TIMEOUT_S))
+                async with logged_in(server, "packer") as packer:
+                    await work(packer.jetstream(timeout=TIMEOUT_S))
                 async with logged_in(server, "settings") as settings:
                     await use_bucket(settings.jetstream(timeout=TIMEOUT_S))
 
@@ -147,7 +159,7 @@ async def test_the_permissions_on_the_page_suffice_and_each_is_used(tmp_path: Pa
             assert server.stderr is not None
             refused = re.findall(r"(?:Publish|Subscription) Violation.*", server.stderr.text)
             assert ["more.>" in one for one in refused] == [True], refused
-    for user in ("penstock", "leaf", "reader", "settings", "admin"):
+    for user in ("penstock", "leaf", "reader", "packer", "settings", "admin"):
         unused = [one for one in allowed(config, user, "publish") if not any(matches(one, sent) for sent in published)]
         assert unused == [], user
     heard = allowed(config, "penstock", "subscribe")
