@@ -33,7 +33,7 @@ A test that was skipped, or not run, has not passed.
 The run of nats.js is older than `first_seq` and delete markers, which work now: what it says of these two is out of \
 date.
 Of nats.java the tests of consumers that are durable or have acks, and eight others, are of later runs than the rest, \
-and so are three tests of nats.go and two of nats.py.
+and so are three tests of nats.go and three of nats.py.
 The runs shared two cores with up to twenty other processes: `test_jsm_stream_management_with_offset` of nats.py, \
 and `stream_subjects` of async-nats, have limits of seconds.
 """
