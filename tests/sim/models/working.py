@@ -68,8 +68,8 @@ def _rules(name: str, waits_s: tuple[float, ...], *, is_push: bool = False, **gi
 CREWS = (
     _rules("plain", (2.0,)),
     _rules("limited", (1.5,), max_deliver=3, most_in_hand=15),
-    _rules("patient", (30.0,), max_deliver=50, is_patient=True, wanted=b"jobs.g1.1"),
-    _rules("second", (1.0, 30.0), max_deliver=50, is_patient=True),
+    _rules("patient", (15.0,), max_deliver=50, is_patient=True, wanted=b"jobs.g1.1"),
+    _rules("second", (1.0, 15.0), max_deliver=50, is_patient=True),
     _rules("pushed", (2.0,), is_push=True, most_in_hand=40),
     _rules("ordered", (1.5,), is_ordered=True),
     _rules("mourned", (1.0,), max_deliver=2, letters=LETTERS),
