@@ -402,7 +402,7 @@ async def test_nothing_is_mixed(tmp_path: Path) -> None:
         assert "has other rows than" in errors
         assert len(await rows_of(there, "orders")) == 3
         said, errors = await pair.restore(folder, "--stream", "orders", "--as", "monday")
-        assert re.search(r"monday +10 +0 +paused", said)
+        assert re.search(r"monday +10 +0 +0 +paused", said)
         assert "penstock stream resume monday" in errors
         assert await rows_of(there, "monday") == await rows_of(here, "orders")
         _, errors = await pair.restore(folder, "--stream", "payments", code=1)
