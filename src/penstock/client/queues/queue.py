@@ -184,6 +184,12 @@ class QueueMessage(OfThisProcess):
             raise Unavailable(f"the ack cannot be sent: {error}") from None
 
 
+async def _give_back_connection(connection: StrictNatsClient) -> None:
+    from penstock.client.publish.publishing import give_back
+
+    await give_back(connection)
+
+
 class QueueSettings(NamedTuple):
     """Validated arguments of a queue."""
 
@@ -277,11 +283,16 @@ class Queue(OfThisProcess):
         sources = await self._find_sources(settings.timeout_s)
         self._connection = connection = await self._connect(settings.timeout_s)
         places = [(number, ApiPlace(connection, settings.prefix, one, settings.name)) for number, one in sources]
-        for _, place in places:
-            if settings.config is None:
-                await place.info(settings.timeout_s)
-            else:
-                await place.create(settings.config, settings.timeout_s)
+        try:
+            for _, place in places:
+                if settings.config is None:
+                    await place.info(settings.timeout_s)
+                else:
+                    await place.create(settings.config, settings.timeout_s)
+        except BaseException:  # `open` may be tried again, or the queue be given up without a `close`
+            self._connection = None
+            await _give_back_connection(connection)
+            raise
         self._running = len(places)
         self._pulls = [asyncio.create_task(self._pull(number, place)) for number, place in places]
 
@@ -315,9 +326,7 @@ class Queue(OfThisProcess):
                 if connection is not None:
                     await connection.flush()
         if connection is not None:
-            from penstock.client.publish.publishing import give_back
-
-            await give_back(connection)
+            await _give_back_connection(connection)
         with contextlib.suppress(asyncio.QueueFull):
             self._ready.put_nowait(None)
 
