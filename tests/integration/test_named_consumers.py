@@ -29,11 +29,11 @@ async def test_a_group_in_a_cluster_lets_go_of_what_it_has_committed(tmp_path: P
                 for number in range(10):
                     await js.publish(f"orders.{number % 2}", b"%d" % number)
                 address = brokers.brokers[1].client_address
-                said, _ = await command(address, "doctor")
+                said, _ = await command(address, "doctor", "--json")
                 assert "stream orders keeps all its messages for group:billing (interest_of)" in said
                 await take(client, 4)
                 await eventually(lambda: shows(client, 4), "what the group has committed is gone")
-                said, _ = await command(address, "doctor")
+                said, _ = await command(address, "doctor", "--json")
                 assert "interest_of" not in said
 
                 leader = (await client.stream("orders")).partitions[0].leader
