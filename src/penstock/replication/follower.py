@@ -183,11 +183,6 @@ class Following:
         return is_late or self.committed_end < self._leader_committed_end
 
     @property
-    def stalled_by(self) -> str:
-        """Why no data comes; empty: it does, or both this log and the leader's are empty, of which no news come."""
-        return "" if self.freshness.is_empty else self.trouble
-
-    @property
     def lost_from(self) -> int:
         """Offset from which on nothing that earlier leaders wrote is left; OFFSET_MAX: unknown, or the log says it by
         its epochs, as it has a batch of the present one.

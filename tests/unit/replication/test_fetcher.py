@@ -135,19 +135,6 @@ def test_what_keeps_a_partition_is_known_until_it_goes_on() -> None:
     assert following.trouble == ""
 
 
-def test_nothing_keeps_an_empty_log_whose_leader_has_answered_since() -> None:
-    follower = Follower(1)
-    (following,) = follower.followings
-    number, _ = follower.request()
-    follower.answer(number, ReplicaNews(1, 0, 5, error="unknown_epoch"))
-    follower.now_us += limits.REPLICA_RETRY_MS_MIN * 1_000
-    number, _ = follower.request()
-    assert following.stalled_by == "its leader, broker 1, refuses the replica fetch: unknown_epoch"
-    response = ReplicaFetchResponse(is_all=True)  # of an empty log there are no news
-    follower.fetcher.answered(number, response, 0, follower.now_us)
-    assert following.stalled_by == ""
-
-
 def test_after_an_error_a_partition_waits_longer_each_time_and_the_others_do_not() -> None:
     follower = Follower(2)
     number, _ = follower.request()

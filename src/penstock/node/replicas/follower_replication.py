@@ -127,7 +127,7 @@ class FollowerReplication:
             return ""
         if self._fetchers[following.leader].unreachable_since_us is not None:
             return f"broker {following.leader}, which leads it, does not answer this broker"
-        return following.stalled_by
+        return following.trouble
 
     def reaches(self, partition: Partition) -> bool:
         """True if the partition's present leader answers, as far as this broker knows."""
