@@ -2,11 +2,9 @@
 
 Rules: a partition is named in a request when its log is idle and wants more, and gets one answer for it; see
 `messages.replicas`. One long poll waits at the leader. A second request is made only if there is something to name, and
-makes the leader answer the first one at once. A partition whose log was cut, or that its leader refused, is named as a
-new one: what the leader told meanwhile does not count here, and it tells nothing twice. Any failure of a request ends
-the session: the next one names everything again, so nothing depends on the failed request. Partitions that are not in
-sync are named within a byte rate of their own, or else only as fast as a multiple of what their leader gets (`pace`);
-partitions in sync never wait for them.
+makes the leader answer the first one at once. Any failure of a request ends the session: the next one names everything
+again, so nothing depends on the failed request. Partitions that are not in sync are named within a byte rate of their
+own, or else only as fast as a multiple of what their leader gets (`pace`); partitions in sync never wait for them.
 
 ```
               ┌── stalled: its leader, or its log, refused; backoff grows ◀────────┐
@@ -212,8 +210,6 @@ class Fetcher:
             del self._ready[key]
             following = self._followings[key]
             if following.may_ask:
-                if key in self._named and following.freshness.is_lost:
-                    forgotten.append(PartitionName(*key))
                 changed.append(following.position())
                 following.freshness.named(self._number + 1, following.log.log_end)
                 self._named.add(key)

@@ -140,11 +140,6 @@ class Freshness:
         return None if listened_us == _NEVER_US else listened_us
 
     @property
-    def is_lost(self) -> bool:
-        """True if what the leader said in the present session does not count: it was lost since, or there is none."""
-        return self._session != self._heard.session
-
-    @property
     def is_told(self) -> bool:
         """True if the present session is with a broker that leads this partition, by its own statements."""
         heard = self._heard

@@ -12,7 +12,7 @@ from penstock.base.ids import PartitionKey
 from penstock.messages import Divergence, ReplicaFetchRequest, ReplicaFetchResponse, ReplicaNews
 from penstock.replication.catch_up import CatchUpBudget
 from penstock.replication.fetcher import Delivery, Fetcher
-from penstock.replication.follower import Following, LogOrders
+from penstock.replication.follower import Following
 from tests.unit.replication.model_log import Batch, ModelLog
 
 TIMEOUT_US = limits.REPLICA_FETCH_TIMEOUT_MS * 1_000
@@ -485,29 +485,6 @@ def test_a_partition_whose_log_is_cut_is_named_again_when_that_is_done() -> None
     follower.followings[0].cut()
     follower.fetcher.proceed(follower.followings[0])
     assert named(follower.request()[1]) == [(1, 0)]
-
-
-def test_what_a_leader_told_while_a_log_was_cut_is_told_again() -> None:
-    follower = Follower()
-    following, log = follower.followings[0], follower.followings[0].log
-    assert isinstance(log, ModelLog)
-    log.append(Batch(5, 0, 4, 10, (5,) * 4))
-    number, request = follower.request()
-    assert request.forgotten == ()
-    follower.answer(number, ReplicaNews(1, 0, 5, committed_end=3, size_bytes=100))
-    following.overlaps(0)
-    number, _ = follower.request()
-    follower.answer(number, ReplicaNews(1, 0, 5, committed_end=4))  # it is cut now
-    log.truncate(0)
-    following.cut()
-    log.append(Batch(5, 0, 4, 10, (5,) * 4))
-    following.refilled()
-    follower.fetcher.proceed(following)
-    number, request = follower.request()
-    assert (named(request), [name.stream_id for name in request.forgotten]) == ([(1, 4)], [1])
-    follower.answer(number, ReplicaNews(1, 0, 5, committed_end=4, size_bytes=100))
-    follower.take(Delivery(following, LogOrders(), 0, 100))
-    assert follower.request()[1].forgotten == ()
 
 
 def impeded(request: ReplicaFetchRequest) -> list[int]:

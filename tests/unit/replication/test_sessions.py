@@ -17,9 +17,6 @@ from penstock.messages import (
     ReplicaNews,
     ReplicaProgressRequest,
 )
-from penstock.replication.catch_up import CatchUpBudget
-from penstock.replication.fetcher import Fetcher
-from penstock.replication.follower import Following, FollowState, LogOrders
 from penstock.replication.leader import CommitTerms, Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.sessions import FetchAnswer, Sessions
@@ -246,46 +243,6 @@ def test_a_disk_thread_says_where_to_begin_and_the_batch_that_holds_the_start_co
     assert answer.response.partitions == (
         ReplicaNews(1, 0, 5, committed_end=12, log_start=6, size_bytes=200, is_settled=True),
     )
-
-
-def test_a_follower_that_begins_at_the_end_of_an_idle_log_hears_again_what_it_was_told_before_its_cut() -> None:
-    leader, now_us = Leader(), 1_000
-    log, led = leader.logs[1], leader.led[1]
-    log.append(Batch(5, 0, 4, 100, (5,) * 4))
-    led.appended(4, now_us)
-    led.committed_end = 4
-    log.start_at(4)
-    led.log_start_raised(4)
-    log.is_cold = True
-    mine = ModelLog()
-    following = Following(led.key, mine, 1, 5)
-    following.is_in_sync = True
-    fetcher = Fetcher(2, LIVE[2], lambda: 1.0, CatchUpBudget(10**9, 10**9))
-    fetcher.follow(following)
-
-    def fetched() -> LogOrders:
-        sent = fetcher.request(now_us)
-        assert sent is not None
-        leader.sessions.fetch("c", sent.request, LIVE[2], now_us)
-        for look in leader.sessions.lookups():
-            with pytest.raises(RemoteError) as gone:
-                log.range(look.offset, look.bytes_max)
-            leader.sessions.found(look, gone.value)
-        (answer,) = leader.sessions.answers(now_us + limits.REPLICA_FETCH_WAIT_MS * 1_000)
-        found = fetcher.answered(sent.number, answer.response, 0, now_us)
-        return found[0].orders if found else LogOrders()
-
-    assert fetched() == LogOrders()  # the ends, while a disk thread looks for the batches
-    following.ends()
-    assert following.state is FollowState.FETCHING
-    assert fetched().reset == 4
-    mine.reset(4)
-    following.cut()
-    fetcher.proceed(following)
-    fetched()
-    following.ends()
-    assert following.state is FollowState.FETCHING
-    assert following.freshness.is_settled
 
 
 def test_an_error_that_does_not_say_where_to_begin_is_handed_on() -> None:
